@@ -1,0 +1,110 @@
+"""Many documents in two arrays, as text and as ids: what flows from reading to encoding to shards.
+
+Both are the Arrow (and awkward) list layout, one buffer and n + 1 offsets, so a batch goes into the encoder
+and comes back without a Python object per document.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from numpy.typing import NDArray
+
+__all__ = ["TextBatch", "TokenBatch"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TextBatch:
+    """UTF-8 texts: `data` uint8 [n_bytes] and `offsets` int64 [n + 1]; text i is data[offsets[i]:offsets[i+1]]."""
+
+    data: NDArray[np.uint8]
+    offsets: NDArray[np.int64]
+
+    @classmethod
+    def from_texts(cls, texts: Iterable[str | bytes]) -> TextBatch:
+        """Join texts into one batch. A str with a lone surrogate raises UnicodeEncodeError."""
+        pieces = [t.encode() if isinstance(t, str) else t for t in texts]
+        offsets = np.zeros(len(pieces) + 1, np.int64)
+        np.cumsum([len(p) for p in pieces], out=offsets[1:])
+        return cls(np.frombuffer(b"".join(pieces), np.uint8), offsets)
+
+    @classmethod
+    def from_arrow(cls, array: Any) -> TextBatch:
+        """View an Arrow (large_)string or (large_)binary array without nulls; the bytes are not copied."""
+        wide = str(array.type).startswith("large_")
+        _, raw_offsets, raw_data = array.buffers()
+        width = np.dtype(np.int64 if wide else np.int32)
+        if len(array) == 0:
+            return cls(np.zeros(0, np.uint8), np.zeros(1, np.int64))
+        bounds = np.frombuffer(raw_offsets, width, len(array) + 1, array.offset * width.itemsize).astype(np.int64)
+        if raw_data is None:
+            return cls(np.zeros(0, np.uint8), bounds - bounds[0])
+        data = np.frombuffer(raw_data, np.uint8)[bounds[0] : bounds[-1]]
+        return cls(data, bounds - bounds[0])
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, i: int) -> bytes:
+        return self.data[self.offsets[i] : self.offsets[i + 1]].tobytes()
+
+    def __iter__(self) -> Iterator[bytes]:
+        return (self[i] for i in range(len(self)))
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Bytes of each text, int64 [n]."""
+        return np.diff(self.offsets)
+
+    def texts(self) -> list[str]:
+        """The texts as str."""
+        raw = self.data.tobytes()
+        bounds = self.offsets.tolist()
+        return [raw[a:b].decode() for a, b in pairwise(bounds)]
+
+    def slice(self, start: int, stop: int) -> TextBatch:
+        """Texts [start, stop), sharing the bytes."""
+        bounds = self.offsets[start : stop + 1]
+        return TextBatch(self.data[bounds[0] : bounds[-1]], bounds - bounds[0])
+
+    def take(self, keep: NDArray[np.bool_]) -> TextBatch:
+        """The texts where `keep` (bool [n]) is true, copied."""
+        if keep.all():
+            return self
+        lengths = self.lengths
+        offsets = np.zeros(int(keep.sum()) + 1, np.int64)
+        np.cumsum(lengths[keep], out=offsets[1:])
+        return TextBatch(self.data[np.repeat(keep, lengths)], offsets)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TokenBatch:
+    """Ids of texts: `ids` uint32 [n_tokens] and `offsets` int64 [n + 1], without separators.
+
+    `n_reference` is how many of the documents were encoded by the reference (the others took the fast path).
+    """
+
+    ids: NDArray[np.uint32]
+    offsets: NDArray[np.int64]
+    n_reference: int = 0
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, i: int) -> NDArray[np.uint32]:
+        return self.ids[self.offsets[i] : self.offsets[i + 1]]
+
+    def __iter__(self) -> Iterator[NDArray[np.uint32]]:
+        return (self[i] for i in range(len(self)))
+
+    @property
+    def lengths(self) -> NDArray[np.int64]:
+        """Tokens of each document, int64 [n]."""
+        return np.diff(self.offsets)

@@ -1,0 +1,46 @@
+"""The errors a user can meet: each says what was found, what was expected, where, and what to do."""
+
+from __future__ import annotations
+
+__all__ = [
+    "CorpusError",
+    "FormatError",
+    "IntegrityError",
+    "MissingDependencyError",
+    "ResumeError",
+    "TokenRiverError",
+    "TokenizerError",
+    "UsageError",
+]
+
+
+class TokenRiverError(Exception):
+    """Base of all errors that tokenriver raises on purpose; on the command line one line and exit code 1."""
+
+
+class UsageError(TokenRiverError, ValueError):
+    """An option or argument that cannot work (a number out of range, words that contradict); exit code 2."""
+
+
+class CorpusError(TokenRiverError):
+    """A document source is missing, empty or holds a bad record; names the file, line and byte offset."""
+
+
+class TokenizerError(TokenRiverError):
+    """A tokenizer cannot be found, loaded or trusted, or an id does not fit its vocabulary."""
+
+
+class FormatError(TokenRiverError, ValueError):
+    """A file is not what its format says: magic, version, size, id range or schema."""
+
+
+class IntegrityError(TokenRiverError):
+    """Bytes differ from what was recorded: a checksum, a count, a missing or additional file."""
+
+
+class ResumeError(TokenRiverError):
+    """A saved state or journal does not belong to what it is loaded into; names what changed."""
+
+
+class MissingDependencyError(TokenRiverError, ImportError):
+    """An optional package is not installed; names the extra that brings it."""

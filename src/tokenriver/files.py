@@ -1,0 +1,75 @@
+"""Files that are whole or absent: atomic writes, checksums, and numbers for people."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from contextlib import contextmanager
+from typing import IO, TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+__all__ = ["PART_SUFFIX", "atomic_write", "fsync_directory", "human_bytes", "human_count", "sha256_file"]
+
+PART_SUFFIX = ".part"
+"""Ending of a file that is not whole yet. Nothing that reads data ever matches it."""
+
+_HASH_CHUNK = 1 << 20
+
+
+@contextmanager
+def atomic_write(path: Path) -> Iterator[IO[bytes]]:
+    """Open a binary file that appears under its name only when it is whole and on disk.
+
+    Written as `<name>.part` in the same directory, then fsync, rename, fsync of the directory.
+    On any error the part is removed and the error goes on; an older file of that name stays as it was.
+    """
+    part = path.with_name(path.name + PART_SUFFIX)
+    try:
+        with open(part, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    except BaseException:
+        part.unlink(missing_ok=True)
+        raise
+    fsync_directory(path.parent)
+
+
+def fsync_directory(directory: Path) -> None:
+    """Make the names in a directory durable. Does nothing where directories cannot be opened (Windows)."""
+    if os.name == "nt":
+        return
+    handle = os.open(directory, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def sha256_file(path: Path) -> str:
+    """SHA-256 of a file's bytes in hex, read in 1 MiB pieces (hashlib releases the GIL)."""
+    digest = hashlib.sha256()
+    buffer = bytearray(_HASH_CHUNK)
+    view = memoryview(buffer)
+    with open(path, "rb", buffering=0) as file:
+        while n := file.readinto(buffer):
+            digest.update(view[:n])
+    return digest.hexdigest()
+
+
+def human_bytes(n: float) -> str:
+    """1536 → '1.5 kB' (powers of 1000, as disks and networks count)."""
+    for unit in ("B", "kB", "MB", "GB", "TB"):
+        if abs(n) < 1000:
+            return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
+        n /= 1000
+    return f"{n:.1f} PB"
+
+
+def human_count(n: int) -> str:
+    """1234567 → '1,234,567'."""
+    return f"{n:,}"

@@ -1,0 +1,143 @@
+"""Write a token shard so that it is whole or absent: a part file, its header last, fsync, rename."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from tokenriver.errors import FormatError, UsageError
+from tokenriver.files import PART_SUFFIX, fsync_directory, sha256_file
+from tokenriver.shards.header import MAX_SHARD_TOKENS, ShardHeader, Variant, variant_for
+
+if TYPE_CHECKING:
+    from numpy.typing import ArrayLike, NDArray
+
+__all__ = ["ShardFacts", "ShardWriter", "narrow_ids", "write_shard"]
+
+
+@dataclass(frozen=True, slots=True)
+class ShardFacts:
+    """A finished shard: its path, number of ids and the SHA-256 of the whole file in hex."""
+
+    path: Path
+    n_tokens: int
+    sha256: str
+
+
+def narrow_ids(ids: NDArray[Any], dtype: np.dtype[np.unsignedinteger], vocab_size: int = 0) -> NDArray[Any]:
+    """Ids as `dtype`, refusing any that does not fit instead of wrapping it.
+
+    Raises FormatError naming the largest (or the negative) id if one is outside the dtype or, where `vocab_size`
+    is not 0, not below it.
+    """
+    if ids.dtype.kind not in "iu":
+        raise FormatError(f"ids must be integers, not {ids.dtype}")
+    if ids.size == 0:
+        return ids.astype(dtype)
+    highest = int(ids.max())
+    limit = min(vocab_size or 1 << 32, 1 << (8 * dtype.itemsize))
+    if highest >= limit:
+        what = f"the vocabulary of {vocab_size:,} ids" if limit == vocab_size else f"{dtype.name} ids below {limit:,}"
+        raise FormatError(f"id {highest} does not fit: the largest of these ids exceeds {what}")
+    if ids.dtype.kind == "i" and int(ids.min()) < 0:
+        raise FormatError(f"id {int(ids.min())} is negative")
+    return ids.astype(dtype, copy=False)
+
+
+class ShardWriter:
+    """A shard being written as `<name>.part`; it gets its name in `publish`, when it is whole and on disk.
+
+    With `keep_tokens` it goes on with an existing part: the first `keep_tokens` ids stay, what follows is cut off.
+    The digest is taken from the finished file, since the count in the header comes before the ids.
+    """
+
+    def __init__(self, path: Path, *, variant: Variant, vocab_size: int = 0, keep_tokens: int = 0) -> None:
+        self.path = path
+        self.part = path.with_name(path.name + PART_SUFFIX)
+        self.n_tokens = keep_tokens
+        self._header = ShardHeader(variant, keep_tokens, vocab_size)
+        self._vocab_size = vocab_size
+        self._file = open(self.part, "r+b" if keep_tokens else "w+b", buffering=0)  # noqa: SIM115
+        try:
+            if keep_tokens and os.fstat(self._file.fileno()).st_size < self._header.file_bytes:
+                raise FormatError(f"{self.part}: shorter than the {keep_tokens:,} ids that the journal recorded")
+            self._file.truncate(self._header.file_bytes)
+            self._file.seek(self._header.file_bytes)
+        except BaseException:
+            self._file.close()
+            raise
+
+    def append(self, ids: NDArray[Any]) -> None:
+        """Add ids (any integer dtype); FormatError if one does not fit or the shard would pass 2^31 - 1 ids."""
+        narrow = narrow_ids(ids, self._header.dtype, self._vocab_size)
+        if self.n_tokens + narrow.size > MAX_SHARD_TOKENS:
+            raise UsageError(f"{self.path}: over {MAX_SHARD_TOKENS:,} ids (2^31 - 1), the most that a shard can hold")
+        view = memoryview(np.ascontiguousarray(narrow)).cast("B")
+        while view:
+            view = view[self._file.write(view) :]
+        self.n_tokens += narrow.size
+
+    def sync(self) -> None:
+        """Put what was appended on disk, so that a journal may name its length."""
+        os.fsync(self._file.fileno())
+
+    def seal(self) -> ShardFacts:
+        """Write the header, fsync, close and hash; the file still has its part name."""
+        header = ShardHeader(self._header.variant, self.n_tokens, self._vocab_size)
+        self._file.seek(0)
+        self._file.write(header.to_bytes())
+        os.fsync(self._file.fileno())
+        self._file.close()
+        return ShardFacts(self.path, self.n_tokens, sha256_file(self.part))
+
+    def publish(self) -> None:
+        """Give a sealed shard its name, durably."""
+        self.part.replace(self.path)
+        fsync_directory(self.path.parent)
+
+    def close(self) -> None:
+        """Stop writing and leave the part as it is (to go on later); harmless when already sealed."""
+        self._file.close()
+
+    def discard(self) -> None:
+        """Stop writing and remove the part."""
+        self._file.close()
+        self.part.unlink(missing_ok=True)
+
+
+def write_shard(
+    path: str | os.PathLike[str],
+    ids: ArrayLike,
+    vocab_size: int = 0,
+    variant: Variant | Literal["auto"] = "auto",
+) -> ShardFacts:
+    """Write one shard from ids [n_tokens] of any integer dtype; the file is whole or absent.
+
+    `variant` "auto" takes uint16 when every id below `vocab_size` fits (65,536), else uint32; with `vocab_size` 0
+    (unknown) the largest id decides. Raises FormatError, before any file exists, for an id that does not fit.
+    """
+    array = np.asarray(ids)
+    if array.size == 0:
+        array = array.astype(np.uint32)
+    if array.ndim != 1:
+        raise FormatError(f"ids must be one row, not an array of shape {array.shape}")
+    if array.size > MAX_SHARD_TOKENS:
+        raise UsageError(f"{array.size:,} ids, but a shard holds at most {MAX_SHARD_TOKENS:,} (2^31 - 1)")
+    if variant == "auto":
+        largest = int(array.max()) + 1 if array.size and array.dtype.kind in "iu" else 0
+        variant = variant_for(vocab_size or largest)
+    narrow = narrow_ids(array, ShardHeader(variant, 0).dtype, 0 if variant == "llama-3" else vocab_size)
+    path = Path(path)
+    writer = ShardWriter(path, variant=variant, vocab_size=0 if variant == "llama-3" else vocab_size)
+    try:
+        writer.append(narrow)
+        facts = writer.seal()
+        writer.publish()
+    except BaseException:
+        writer.discard()
+        raise
+    return facts
