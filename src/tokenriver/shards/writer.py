@@ -76,7 +76,7 @@ class ShardWriter:
         narrow = narrow_ids(ids, self._header.dtype, self._vocab_size)
         if self.n_tokens + narrow.size > MAX_SHARD_TOKENS:
             raise UsageError(f"{self.path}: over {MAX_SHARD_TOKENS:,} ids (2^31 - 1), the most that a shard can hold")
-        view = memoryview(np.ascontiguousarray(narrow)).cast("B")
+        view = np.ascontiguousarray(narrow).data.cast("B")
         while view:
             view = view[self._file.write(view) :]
         self.n_tokens += narrow.size

@@ -1,0 +1,298 @@
+"""The shards of one data set being written: cuts the encoded blocks, fills the files, and journals each that closes.
+
+Cutting happens in the caller's thread, in order; appending, hashing, syncing and renaming in a thread of its own.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections import Counter
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from tokenriver.building.journal import Checkpoint, Journal
+from tokenriver.building.plan import VAL, Close, Cutting, PlanState, Write, assign_splits, close_all, cut_runs
+from tokenriver.errors import ResumeError
+from tokenriver.files import PART_SUFFIX
+from tokenriver.shards.header import ShardHeader, Variant
+from tokenriver.shards.layouts import SPLITS, Layout, shard_name
+from tokenriver.shards.manifest import ManifestFile
+from tokenriver.shards.writer import ShardWriter
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from tokenriver.building.assemble import EncodedBlock
+    from tokenriver.building.journal import JournalContent
+    from tokenriver.building.plan import Run
+
+__all__ = ["BuildCounts", "DatasetWriter", "Shape"]
+
+_QUEUE_BYTES = 64 << 20
+"""Ids waiting for the writing thread, at most; beyond it the build waits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What the files of a data set are like: names, cuts, and the header's fields."""
+
+    directory: Path
+    layout: Layout
+    dataset: str
+    cutting: Cutting
+    variant: Variant
+    header_vocab_size: int
+
+    def path(self, split: int, index: int) -> Path:
+        """Where a shard goes."""
+        return self.directory / shard_name(self.layout, self.dataset, SPLITS[split], index)
+
+
+@dataclass(slots=True)
+class BuildCounts:
+    """Totals up to a block border; per split [train, val], `sources` the documents of each source."""
+
+    documents: list[int] = field(default_factory=lambda: [0, 0])
+    tokens: list[int] = field(default_factory=lambda: [0, 0])
+    text_bytes: list[int] = field(default_factory=lambda: [0, 0])
+    skipped: Counter[str] = field(default_factory=Counter)
+    reference_documents: int = 0
+    special_texts: int = 0
+    sampled: int = 0
+    lossy_samples: int = 0
+
+    def add(self, block: EncodedBlock, runs: list[Run]) -> None:
+        """Count a whole block; a document counts where it begins."""
+        if block.given is not None:
+            val = block.given == VAL
+            n_val, bytes_val = int(val.sum()), int(block.text_bytes[val].sum())
+        else:
+            border = next((r.stop for r in runs if r.split == VAL), 0)
+            n_val = int(np.searchsorted(block.bounds[:-1], border))
+            bytes_val = int(block.text_bytes[:n_val].sum())
+        for counts, val_part, total in (
+            (self.documents, n_val, len(block.text_bytes)),
+            (self.text_bytes, bytes_val, int(block.text_bytes.sum())),
+            (self.tokens, sum(r.stop - r.start for r in runs if r.split == VAL), int(block.bounds[-1])),
+        ):
+            counts[0] += total - val_part
+            counts[1] += val_part
+        self.skipped.update(block.skipped)
+        self.reference_documents += block.reference_documents
+        self.special_texts += block.special_texts
+        self.sampled += block.sampled
+        self.lossy_samples += block.lossy_samples
+
+    def to_json(self) -> dict[str, Any]:
+        """As plain JSON values."""
+        values: dict[str, Any] = msgspec.to_builtins(self)
+        return values
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> BuildCounts:
+        """Back from `to_json`."""
+        return cls(**{**values, "skipped": Counter(values["skipped"])})
+
+
+class DatasetWriter:
+    """Takes encoded blocks in order and leaves whole, named, journalled shards.
+
+    `skip` tokens of the first blocks are passed over after a resume (they are in files already).
+    """
+
+    def __init__(self, shape: Shape, journal: Journal) -> None:
+        self.shape = shape
+        self.files: list[ManifestFile] = []
+        self.counts = BuildCounts()
+        self.source_documents: Counter[int] = Counter()
+        self._touched: set[int] = set()
+        self._state = PlanState()
+        self._skip = 0
+        self._thread = _WriterThread(shape, journal)
+
+    def resume(self, content: JournalContent) -> tuple[int, int]:
+        """Take up a journalled build; returns the (source, offset) to read from.
+
+        Raises ResumeError when a file that the journal names is neither there nor waiting under its part name.
+        """
+        self.files = [msgspec.convert(f, ManifestFile) for f in content.files]
+        for file in self.files:
+            self._settle(file)
+        self.source_documents = Counter({int(k): v for k, v in content.source_documents.items()})
+        checkpoint = content.checkpoint
+        kept = set()
+        if checkpoint is not None:
+            self._state = PlanState.from_json(checkpoint.plan)
+            self.counts = BuildCounts.from_json(checkpoint.counts)
+            self._skip = checkpoint.skip
+            for split, shard in enumerate(self._state.open):
+                if shard is not None:
+                    path = self.shape.path(split, shard.index)
+                    self._thread.reopen(split, path, checkpoint.parts[path.name])
+                    kept.add(path.name + PART_SUFFIX)
+        self._remove_parts(kept)
+        return checkpoint.position if checkpoint is not None else (0, 0)
+
+    def add(self, block: EncodedBlock) -> None:
+        """Cut a block and hand its pieces to the writing thread; raises what that thread met."""
+        cutting = self.shape.cutting
+        runs, after = assign_splits(cutting, self._state, block.bounds, block.given)
+        for step in cut_runs(cutting, self._state, runs, block.bounds, self._skip):
+            if isinstance(step, Write):
+                self._thread.put(step, block.stream[step.start : step.stop])
+            elif isinstance(step, Close):
+                self._close(step, (block.start.source, block.start.offset), step.skip)
+            else:
+                self._state = replace(after, open=step.open, shards_begun=step.shards_begun)
+        self._skip = max(0, self._skip - int(block.bounds[-1]))
+        self.counts.add(block, runs)
+        self.source_documents.update(block.source_documents)
+        self._touched.update(block.source_documents)
+
+    def finish(self, end: tuple[int, int]) -> list[ManifestFile]:
+        """Close the last files and wait until all are on disk; `end` is the position after the last block."""
+        for step in close_all(self._state):
+            self._close(step, end, 0)
+        self._thread.join()
+        return self.files
+
+    def abort(self) -> None:
+        """Stop at once; parts and journal stay as they are."""
+        self._thread.stop()
+
+    def remove_unfinished(self) -> None:
+        """Delete parts, after `abort`, when no file was finished."""
+        self._remove_parts(set())
+
+    def _close(self, step: Close, position: tuple[int, int], skip: int) -> None:
+        path = self.shape.path(step.split, step.shard.index)
+        parts = {
+            self.shape.path(split, shard.index).name: shard.tokens
+            for split, shard in enumerate(step.state.open)
+            if shard is not None
+        }
+        checkpoint = Checkpoint(position, skip, step.state.to_json(), self.counts.to_json(), parts)
+        sources = {str(s): self.source_documents[s] for s in self._touched}
+        self._touched.clear()
+        entry = {"name": path.name, "split": SPLITS[step.split], "n_tokens": step.shard.tokens}
+        entry["n_docs"] = step.shard.documents
+        self._thread.close_shard(step.split, entry, checkpoint, sources, self.files)
+
+    def _settle(self, file: ManifestFile) -> None:
+        """Give a sealed shard its name if a crash came between journal and rename."""
+        path = self.shape.directory / file.name
+        expected = ShardHeader(self.shape.variant, file.n_tokens).file_bytes
+        part = path.with_name(path.name + PART_SUFFIX)
+        for candidate in (path, part):
+            if candidate.exists() and candidate.stat().st_size == expected:
+                if candidate is part:
+                    part.replace(path)
+                return
+        raise ResumeError(
+            f"{path}: the journal names it, but it is not there whole; build with --restart to begin anew"
+        )
+
+    def _remove_parts(self, kept: set[str]) -> None:
+        for split in SPLITS:
+            pattern = shard_name(self.shape.layout, self.shape.dataset, split, 0)
+            stem = pattern[: pattern.rindex("0" * (5 if self.shape.layout == "tokens" else 6))]
+            for part in self.shape.directory.glob("*.bin" + PART_SUFFIX):
+                if part.name.startswith(stem) and part.name not in kept:
+                    part.unlink()
+
+
+class _WriterThread:
+    """Appends, seals, journals and renames, in the order in which the steps were put."""
+
+    def __init__(self, shape: Shape, journal: Journal) -> None:
+        self._shape = shape
+        self._journal = journal
+        self._open: dict[int, ShardWriter] = {}
+        self._queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._room = threading.Condition()
+        self._waiting_bytes = 0
+        self._error: BaseException | None = None
+        self._stopped = False
+        self._thread = threading.Thread(target=self._run, name="tokenriver-writer", daemon=True)
+        self._thread.start()
+
+    def reopen(self, split: int, path: Path, tokens: int) -> None:
+        """Go on with a part; only before the first `put`."""
+        self._open[split] = self._writer(path, tokens)
+
+    def put(self, step: Write, ids: NDArray[Any]) -> None:
+        """Queue ids for the open file of a split, waiting while too much is queued."""
+        with self._room:
+            self._room.wait_for(lambda: self._waiting_bytes < _QUEUE_BYTES or self._error is not None)
+            self._waiting_bytes += ids.nbytes
+        self._raise()
+        self._queue.put((step, ids))
+
+    def close_shard(
+        self, split: int, entry: dict[str, Any], checkpoint: Checkpoint, sources: dict[str, int], files: list[Any]
+    ) -> None:
+        """Queue the closing of a split's file; its facts are appended to `files` when it has its name."""
+        self._raise()
+        self._queue.put((split, entry, checkpoint, sources, files))
+
+    def join(self) -> None:
+        """Wait until all is done; raises what went wrong."""
+        self._queue.put(None)
+        self._thread.join()
+        self._raise()
+
+    def stop(self) -> None:
+        """End the thread without finishing what is queued, and leave the parts."""
+        self._stopped = True
+        self._queue.put(None)
+        self._thread.join()
+        for writer in self._open.values():
+            writer.close()
+
+    def _raise(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def _writer(self, path: Path, tokens: int = 0) -> ShardWriter:
+        shape = self._shape
+        return ShardWriter(path, variant=shape.variant, vocab_size=shape.header_vocab_size, keep_tokens=tokens)
+
+    def _run(self) -> None:
+        try:
+            while (item := self._queue.get()) is not None and not self._stopped:
+                if isinstance(item[0], Write):
+                    self._append(*item)
+                else:
+                    self._seal(*item)
+        except BaseException as error:  # handed to the building thread, which raises it
+            with self._room:
+                self._error = error
+                self._room.notify_all()
+
+    def _append(self, step: Write, ids: NDArray[Any]) -> None:
+        writer = self._open.get(step.split)
+        if writer is None:
+            writer = self._open[step.split] = self._writer(self._shape.path(step.split, step.index))
+        writer.append(ids)
+        with self._room:
+            self._waiting_bytes -= ids.nbytes
+            self._room.notify_all()
+
+    def _seal(
+        self, split: int, entry: dict[str, Any], checkpoint: Checkpoint, sources: dict[str, int], files: list[Any]
+    ) -> None:
+        writer = self._open.pop(split)
+        facts = writer.seal()
+        file = ManifestFile(**entry, sha256=facts.sha256)
+        assert facts.n_tokens == file.n_tokens, "the plan and the file disagree"
+        for other in self._open.values():
+            other.sync()
+        self._journal.record(msgspec.to_builtins(file), checkpoint, sources)
+        writer.publish()
+        files.append(file)

@@ -1,0 +1,112 @@
+"""What a build has finished, on disk, so that the next run goes on from there: a redo log of closed shards.
+
+One JSON object a line. The first says what is being built (inputs, options, tokenizer); each later one is written
+when a shard is sealed but still has its part name, and holds the shard's facts and everything needed to go on
+after it. Order of durable steps: part bytes, journal line, rename (docs/determinism.md argues why).
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from tokenriver.errors import ResumeError
+from tokenriver.files import fsync_directory
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+__all__ = ["Checkpoint", "Journal", "JournalContent"]
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """Where a build stands right after a shard was closed.
+
+    `position` is (source, offset) of the block that holds the cut; `skip` the tokens of the stream from there that
+    are already in files; `plan` the PlanState at that block's start with the open files as they are now; `counts`
+    the totals up to the block's start; `parts` the tokens of each open part by file name.
+    """
+
+    position: tuple[int, int]
+    skip: int
+    plan: dict[str, Any]
+    counts: dict[str, Any]
+    parts: dict[str, int]
+
+
+@dataclass(slots=True)
+class JournalContent:
+    """A journal as read: what is being built, the closed files in order, the last checkpoint, documents by source."""
+
+    heading: dict[str, Any]
+    files: list[dict[str, Any]] = field(default_factory=list)
+    checkpoint: Checkpoint | None = None
+    source_documents: dict[str, int] = field(default_factory=dict)
+
+
+class Journal:
+    """The open journal of one build; every `record` is on disk when it returns."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file: int | None = None
+
+    def begin(self, heading: dict[str, Any]) -> None:
+        """Start a new journal, replacing any old one."""
+        self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        self._append(heading)
+        fsync_directory(self.path.parent)
+
+    def reopen(self) -> JournalContent | None:
+        """Read an existing journal and go on with it; None when there is none or it holds no whole line.
+
+        A last line that was cut by a crash is dropped (and truncated away): the shard it spoke of was not yet
+        renamed, so it is simply written again. Damage anywhere else is a ResumeError.
+        """
+        try:
+            raw = self.path.read_bytes()
+        except FileNotFoundError:
+            return None
+        whole = raw[: raw.rfind(b"\n") + 1]
+        lines = whole.splitlines()
+        if not lines:
+            return None
+        try:
+            content = JournalContent(msgspec.json.decode(lines[0]))
+            for line in lines[1:]:
+                entry = msgspec.json.decode(line)
+                content.files.append(entry["file"])
+                content.checkpoint = msgspec.convert(entry["checkpoint"], Checkpoint)
+                content.source_documents.update(entry["sources"])
+        except (msgspec.MsgspecError, KeyError, TypeError) as error:
+            raise ResumeError(f"{self.path}: damaged ({error}); build with --restart to begin anew") from error
+        self._file = os.open(self.path, os.O_RDWR)
+        os.ftruncate(self._file, len(whole))
+        os.lseek(self._file, 0, os.SEEK_END)
+        return content
+
+    def record(self, file: dict[str, Any], checkpoint: Checkpoint, source_documents: dict[str, int]) -> None:
+        """Add a sealed shard, the point to go on from, and the documents of each source counted since the last."""
+        self._append({"file": file, "checkpoint": checkpoint, "sources": source_documents})
+
+    def close(self) -> None:
+        """Stop writing; the file stays."""
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def remove(self) -> None:
+        """Delete the journal: the build is complete, or has left nothing."""
+        self.close()
+        self.path.unlink(missing_ok=True)
+
+    def _append(self, entry: dict[str, Any]) -> None:
+        assert self._file is not None, "begin or reopen first"
+        view = memoryview(msgspec.json.encode(entry) + b"\n")
+        while view:
+            view = view[os.write(self._file, view) :]
+        os.fsync(self._file)

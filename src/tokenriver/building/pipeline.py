@@ -1,0 +1,96 @@
+"""Documents to shards: read, encode, cut and write at the same time, in constant memory, and in one order.
+
+One thread reads, `workers` threads parse and encode blocks (the libraries release the GIL), the caller's thread
+cuts them in order, one thread writes. The bytes depend on none of that: see docs/determinism.md.
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import threading
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from concurrent.futures import Future
+
+__all__ = ["ProgressSink", "default_workers", "in_order", "read_ahead"]
+
+A = TypeVar("A")
+B = TypeVar("B")
+
+
+class ProgressSink(Protocol):
+    """Told how far a build is: input bytes done, documents and tokens so far."""
+
+    def update(self, bytes_done: int, documents: int, tokens: int) -> None: ...
+
+
+def default_workers() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return max(1, len(os.sched_getaffinity(0)))
+    return os.cpu_count() or 1
+
+
+def read_ahead(items: Iterable[A], *, depth: int) -> Iterator[A]:
+    """The same items, taken from `items` in a thread of its own, at most `depth` waiting; its errors come through.
+
+    Closing the generator ends the thread after the item that it is at.
+    """
+    waiting: queue.Queue[tuple[A | None, BaseException | None]] = queue.Queue(maxsize=depth)
+    stopped = threading.Event()
+
+    def put(entry: tuple[A | None, BaseException | None]) -> None:
+        while not stopped.is_set():
+            try:
+                return waiting.put(entry, timeout=0.1)
+            except queue.Full:
+                continue
+
+    def run() -> None:
+        try:
+            for item in items:
+                put((item, None))
+                if stopped.is_set():
+                    return
+            put((None, None))
+        except BaseException as error:  # raised again by the consumer
+            put((None, error))
+
+    thread = threading.Thread(target=run, name="tokenriver-reader", daemon=True)
+    thread.start()
+    try:
+        while True:
+            item, error = waiting.get()
+            if error is not None:
+                raise error
+            if item is None:
+                return
+            yield item
+    finally:
+        stopped.set()
+        thread.join()
+
+
+def in_order(function: Callable[[A], B], items: Iterable[A], *, workers: int) -> Iterator[B]:
+    """function(item) for every item, computed by `workers` threads and given in the items' order.
+
+    At most workers + 2 items are under way, so memory is bounded whatever the consumer does. The first error in
+    the items' order is raised, after the items before it were given.
+    """
+    pending: deque[Future[B]] = deque()
+    with ThreadPoolExecutor(workers, thread_name_prefix="tokenriver-worker") as pool:
+        try:
+            for item in items:
+                pending.append(pool.submit(function, item))
+                if len(pending) >= workers + 2:
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
+        finally:
+            for future in pending:
+                future.cancel()

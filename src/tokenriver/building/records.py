@@ -1,0 +1,162 @@
+"""What is written after the last shard: the facts about the inputs, the build record, and the manifest, last."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tokenriver import __version__
+from tokenriver.corpus.manifest import CorpusFile, CorpusManifest, render_corpus_manifest
+from tokenriver.files import atomic_write
+from tokenriver.shards.layouts import BUILD_RECORD, CORPUS_RECORD
+from tokenriver.shards.manifest import ManifestFile, TokensManifest, write_manifest
+from tokenriver.shards.record import BuildRecord, InputRecord, SplitRecord, TokenizerRecord, write_record
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tokenriver.building.dataset import DatasetWriter
+    from tokenriver.building.options import BuildOptions
+    from tokenriver.building.target import Target
+    from tokenriver.corpus.sources import Source
+    from tokenriver.tokenizers.base import Tokenizer
+
+__all__ = ["Origin", "Separator", "write_records"]
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where the documents come from: the sources in order, and the corpus directory if they are one."""
+
+    sources: list[Source]
+    corpus_manifest: Path | None
+
+
+@dataclass(frozen=True, slots=True)
+class Separator:
+    """The id that stands before (or after) each document, or None."""
+
+    id: int | None
+    position: str
+
+    @property
+    def before(self) -> int | None:
+        """The id to put before each document."""
+        return self.id if self.position == "before" else None
+
+    @property
+    def after(self) -> int | None:
+        """The id to put after each document."""
+        return self.id if self.position == "after" else None
+
+
+def write_records(
+    target: Target,
+    writer: DatasetWriter,
+    *,
+    origin: Origin,
+    hashes: dict[int, tuple[int, str]],
+    tokenizer: Tokenizer,
+    separator: Separator,
+    options: BuildOptions,
+    resolved: dict[str, Any],
+) -> Path:
+    """Write `_CORPUS.json` (for raw files), the build record and, in the tokens layout, the manifest; return the last.
+
+    `hashes` gives (bytes, SHA-256) of every source; `resolved` the options that decided the bytes.
+    """
+    corpus_sha256 = _corpus_facts(target, writer, origin, hashes, options)
+    files = sorted(writer.files, key=lambda f: (f.split, f.name))
+    record = _build_record(target, writer, files, origin, hashes, tokenizer, separator, resolved)
+    write_record(target.record(BUILD_RECORD), record)
+    if target.layout != "tokens":
+        return target.record(BUILD_RECORD)
+    manifest = TokensManifest(
+        tokenizer_id=options.tokenizer_id or tokenizer.tokenizer_id,
+        tokenizer_sha256=tokenizer.sha256,
+        vocab_size=tokenizer.vocab_size,
+        doc_sep_id=separator.id,
+        dataset=target.dataset,
+        version=options.dataset_version,
+        corpus_manifest_sha256=corpus_sha256,
+        files=files,
+    )
+    write_manifest(target.final_record, manifest)
+    return target.final_record
+
+
+def _corpus_facts(
+    target: Target,
+    writer: DatasetWriter,
+    origin: Origin,
+    hashes: dict[int, tuple[int, str]],
+    options: BuildOptions,
+) -> str:
+    """SHA-256 of the corpus's manifest, or of the same facts about raw files, written beside the shards."""
+    if origin.corpus_manifest is not None:
+        return hashlib.sha256(origin.corpus_manifest.read_bytes()).hexdigest()
+    facts = CorpusManifest(
+        name=target.dataset,
+        version=options.dataset_version,
+        files=[
+            CorpusFile(name=source.name, n_docs=writer.source_documents[i], n_bytes=hashes[i][0], sha256=hashes[i][1])
+            for i, source in enumerate(origin.sources)
+        ],
+        documents={"train": writer.counts.documents[0], "val": writer.counts.documents[1]},
+    )
+    raw = render_corpus_manifest(facts)
+    with atomic_write(target.record(CORPUS_RECORD)) as file:
+        file.write(raw)
+    return hashlib.sha256(raw).hexdigest()
+
+
+def _build_record(
+    target: Target,
+    writer: DatasetWriter,
+    files: list[ManifestFile],
+    origin: Origin,
+    hashes: dict[int, tuple[int, str]],
+    tokenizer: Tokenizer,
+    separator: Separator,
+    resolved: dict[str, Any],
+) -> BuildRecord:
+    counts = writer.counts
+    return BuildRecord(
+        version=__version__,
+        layout=target.layout,
+        dataset=target.dataset,
+        tokenizer=TokenizerRecord(
+            tokenizer_id=tokenizer.tokenizer_id,
+            sha256=tokenizer.sha256,
+            vocab_size=tokenizer.vocab_size,
+            separator_id=separator.id,
+            separator_position="after" if separator.position == "after" else "before",
+        ),
+        options=resolved,
+        inputs=[
+            InputRecord(
+                path="-" if source.stream is not None else str(source.path.resolve()),
+                name=source.name,
+                n_bytes=hashes[i][0],
+                sha256=hashes[i][1],
+            )
+            for i, source in enumerate(origin.sources)
+        ],
+        files=files,
+        splits={
+            name: SplitRecord(
+                documents=counts.documents[i], tokens=counts.tokens[i], text_bytes=counts.text_bytes[i]
+            )
+            for i, name in enumerate(("train", "val"))
+        },
+        skipped=dict(sorted(counts.skipped.items())),
+        encoder={
+            "backend": tokenizer.backend,
+            "version": tokenizer.backend_version,
+            "reference_documents": counts.reference_documents,
+            "sample_checked": counts.sampled,
+            "sample_lossless": counts.sampled - counts.lossy_samples,
+            "special_texts": counts.special_texts,
+        },
+    )
