@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from dataclasses import dataclass
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -19,10 +18,16 @@ from tokenriver.corpus.splits import hash_split
 from tokenriver.errors import TokenizerError
 
 if TYPE_CHECKING:
+    from collections import Counter
+    from collections.abc import Sequence
+    from fractions import Fraction
+
     from numpy.typing import NDArray
 
     from tokenriver.batches import TextBatch, TokenBatch
-    from tokenriver.corpus.documents import DocumentBlock, Position, RawBlock, SourceOptions
+    from tokenriver.building.records import Separator
+    from tokenriver.corpus.documents import DocumentBlock, Position, RawBlock
+    from tokenriver.corpus.sources import Source, SourceOptions
     from tokenriver.tokenizers.base import Tokenizer
 
 __all__ = ["BlockEncoder", "EncodedBlock", "join_documents"]
@@ -93,17 +98,18 @@ class BlockEncoder:
         self,
         tokenizer: Tokenizer,
         source_options: SourceOptions,
+        sources: Sequence[Source],
         *,
         dtype: np.dtype[np.unsignedinteger],
-        before: int | None,
-        after: int | None,
-        hash_fraction: float | None,
+        separator: Separator,
+        hash_fraction: Fraction | None,
         sample_every: int,
     ) -> None:
         self._tokenizer = tokenizer
         self._source_options = source_options
+        self._sources = sources
         self._dtype = dtype
-        self._before, self._after = before, after
+        self._separator = separator
         self._hash_fraction = hash_fraction
         self._sample_every = sample_every
         self._special = _SpecialTexts(tokenizer.special_texts)
@@ -111,28 +117,21 @@ class BlockEncoder:
     def encode_block(self, raw: RawBlock) -> EncodedBlock:
         """Parse, encode, compare a sample with the reference, and join; raises CorpusError or TokenizerError."""
         block = parse_block(raw, self._source_options)
-        return self.encode_documents(block)
-
-    def encode_documents(self, block: DocumentBlock) -> EncodedBlock:
-        """As `encode_block`, from parsed documents."""
         texts = block.texts
-        try:
-            tokens = self._tokenizer.encode_batch(texts)
-        except TokenizerError as error:
-            index = getattr(error, "document", None)
-            if index is None:
-                raise
-            raise TokenizerError(f"{block.where(index)}: {error}") from error
+        tokens = self._encode(block)
         self._check_range(block, tokens)
         sampled, lossy = self._compare_sample(block, tokens)
-        stream, bounds = join_documents(tokens, before=self._before, after=self._after, dtype=self._dtype)
+        stream, bounds = join_documents(
+            tokens, before=self._separator.before, after=self._separator.after, dtype=self._dtype
+        )
         given = block.splits
         if self._hash_fraction is not None:
             given = hash_split(texts, self._hash_fraction)
+        found, n_documents = np.unique(block.source_indices, return_counts=True)
         return EncodedBlock(
-            start=block.start,
-            end=block.end,
-            source_documents=block.source_documents,
+            start=raw.start,
+            end=raw.end,
+            source_documents=dict(zip(found.tolist(), n_documents.tolist(), strict=True)),
             stream=stream,
             bounds=bounds,
             given=given,
@@ -144,13 +143,26 @@ class BlockEncoder:
             lossy_samples=lossy,
         )
 
+    def _encode(self, block: DocumentBlock) -> TokenBatch:
+        """All documents of a block on this thread; an encoder's failure names the document."""
+        try:
+            return self._tokenizer.encode_batch(block.texts, parallel=False)
+        except TokenizerError as error:
+            index = getattr(error, "document", None)
+            if index is None:
+                raise
+            raise TokenizerError(f"{self._where(block, index)}: {error}") from error
+
+    def _where(self, block: DocumentBlock, index: int) -> str:
+        return block.where(index, self._sources)
+
     def _check_range(self, block: DocumentBlock, tokens: TokenBatch) -> None:
         """Refuse an id outside the tokenizer's own vocabulary, naming the document."""
         if tokens.ids.size and int(tokens.ids.max()) >= self._tokenizer.vocab_size:
             at = int(tokens.ids.argmax())
             document = int(np.searchsorted(tokens.offsets, at, "right")) - 1
             raise TokenizerError(
-                f"{block.where(document)}: the tokenizer gave id {tokens.ids[at]}, outside its vocabulary of "
+                f"{self._where(block, document)}: the tokenizer gave id {tokens.ids[at]}, outside its vocabulary of "
                 f"{self._tokenizer.vocab_size:,}"
             )
 
@@ -173,7 +185,7 @@ class BlockEncoder:
         for i, text, want in zip(chosen, texts, expected, strict=True):
             got = tokens[i]
             if not np.array_equal(got, want):
-                raise TokenizerError(f"{block.where(i)}: {_first_difference(got, want, self._tokenizer)}")
+                raise TokenizerError(f"{self._where(block, i)}: {_first_difference(got, want, self._tokenizer)}")
             lossy += self._tokenizer.decode_bytes(want) != text
         return len(chosen), lossy
 
@@ -188,8 +200,8 @@ def _first_difference(got: NDArray[Any], want: NDArray[Any], tokenizer: Tokenize
     found = int(got[at]) if at < len(got) else "the end"
     expected = int(want[at]) if at < len(want) else "the end"
     return (
-        f"the fast encoder ({tokenizer.backend_version}) differs from the reference at token {at:,}: {found} instead of "
-        f"{expected}. Build with --backend reference, and please report the text"
+        f"the fast encoder ({tokenizer.backend_version}) differs from the reference at token {at:,}: {found} "
+        f"instead of {expected}. Build with --backend reference, and please report the text"
     )
 
 

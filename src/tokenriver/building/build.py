@@ -1,46 +1,57 @@
-"""`tokenriver.build`: one call from documents to a finished, verified-as-written data set."""
+"""`tokenriver.build`: one call from documents to a finished data set."""
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
+import msgspec
+
 from tokenriver.building.assemble import BlockEncoder
+from tokenriver.building.choices import (
+    choose_cutting,
+    choose_separator,
+    choose_split,
+    choose_variant,
+    data_set_name,
+    find_origin,
+)
 from tokenriver.building.dataset import DatasetWriter, Shape
 from tokenriver.building.journal import Journal
 from tokenriver.building.options import BuildOptions, BuildWords
 from tokenriver.building.pipeline import ProgressSink, default_workers, in_order, read_ahead
-from tokenriver.building.plan import Cutting
 from tokenriver.building.records import write_records
 from tokenriver.building.target import Target
 from tokenriver.corpus.documents import Position, read_blocks
 from tokenriver.corpus.hashing import InputHasher
-from tokenriver.corpus.sources import SourceOptions, find_sources
-from tokenriver.corpus.splits import SplitRule, default_split
-from tokenriver.errors import CorpusError, ResumeError, TokenizerError, UsageError
-from tokenriver.shards.header import VARIANTS, Variant, variant_for
-from tokenriver.shards.layouts import GOLF_NAME, data_set_directory
+from tokenriver.corpus.sources import SourceOptions
+from tokenriver.errors import CorpusError, IntegrityError, ResumeError
+from tokenriver.shards.header import VARIANTS
+from tokenriver.shards.layouts import data_set_directory
 from tokenriver.tokenizers.load import load_tokenizer
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Sequence
 
-    from tokenriver.building.dataset import BuildCounts
-    from tokenriver.corpus.sources import Source
+    from tokenriver.building.plan import Cutting
+    from tokenriver.building.records import Origin, Separator
+    from tokenriver.corpus.splits import SplitRule
+    from tokenriver.shards.header import Variant
     from tokenriver.shards.manifest import ManifestFile
     from tokenriver.tokenizers.base import Tokenizer
 
 __all__ = ["BuildSummary", "build"]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class BuildSummary:
-    """What a build made. Per split: "train", "val"; `text_bytes` are UTF-8 bytes of text, `seconds` wall time.
+    """What a build made. Counts by split are dicts of "train" and "val".
 
-    `skipped` counts records that gave no document, by kind; `reference_documents` those that the reference encoded;
+    `text_bytes` are UTF-8 bytes of text, `input_bytes` bytes of the input files, `seconds` wall time. `skipped`
+    counts records that gave no document, by kind; `reference_documents` those that the reference encoded;
     `special_texts` the texts that spell a special token (encoded as ordinary text); of `sampled` documents compared
     with the reference, `lossless` decode to their own bytes. `resumed` says that earlier work was kept.
     """
@@ -58,6 +69,7 @@ class BuildSummary:
     text_bytes: int
     documents_by_split: dict[str, int]
     tokens_by_split: dict[str, int]
+    text_bytes_by_split: dict[str, int]
     skipped: dict[str, int]
     reference_documents: int
     special_texts: int
@@ -86,62 +98,240 @@ def build(
     differs from its reference, IntegrityError when a finished data set is in the way, ResumeError when an unfinished
     one was made otherwise.
     """
-    return _Build(inputs, tokenizer, Path(out), BuildOptions.from_words(options), progress).run()
+    words = [inputs] if isinstance(inputs, (str, os.PathLike)) else list(inputs)
+    job = _Job.prepare(words, tokenizer, Path(out), BuildOptions.from_words(options))
+    return job.run(progress)
 
 
-class _Build:
-    """The parts of one build, put together in `__init__` from the options, and run once."""
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """Everything that is decided before the first document is read."""
 
-    def __init__(
-        self,
-        inputs: Sequence[str | os.PathLike[str]] | str | os.PathLike[str],
+    options: BuildOptions
+    origin: Origin
+    tokenizer: Tokenizer
+    separator: Separator
+    variant: Variant
+    rule: SplitRule
+    cutting: Cutting
+    target: Target
+    started: float
+
+    @classmethod
+    def prepare(
+        cls,
+        inputs: Sequence[str | os.PathLike[str]],
         tokenizer: str | os.PathLike[str] | Tokenizer,
         out: Path,
         options: BuildOptions,
-        progress: ProgressSink | None,
-    ) -> None:
-        self.started = time.perf_counter()
-        self.options = options
-        self.progress = progress
-        words = [inputs] if isinstance(inputs, (str, Path)) else list(inputs)  # type: ignore[arg-type]
-        self.origin = find_origin(words)
-        self.tokenizer = _load(tokenizer, options)
-        self.separator = choose_separator(self.tokenizer, options)
-        self.variant = choose_variant(self.tokenizer, options)
-        dataset = GOLF_NAME if options.layout == "golf" else options.dataset or name_of(words)
-        self.tokenizer_id = options.tokenizer_id or self.tokenizer.tokenizer_id
-        directory = data_set_directory(out, options.layout, tokenizer_id=self.tokenizer_id, dataset=dataset)
-        self.target = Target(directory, options.layout, dataset)
-        self.rule = choose_split(self.origin, options)
-        self.source_options = SourceOptions(
+    ) -> _Job:
+        started = time.perf_counter()
+        origin = find_origin(inputs)
+        if isinstance(tokenizer, (str, os.PathLike)):
+            tokenizer = load_tokenizer(tokenizer, backend=options.backend, separator=options.separator)
+        rule = choose_split(origin, options)
+        dataset = data_set_name(inputs, options)
+        tokenizer_id = options.tokenizer_id or tokenizer.tokenizer_id
+        directory = data_set_directory(out, options.layout, tokenizer_id=tokenizer_id, dataset=dataset)
+        return cls(
+            options=options,
+            origin=origin,
+            tokenizer=tokenizer,
+            separator=choose_separator(tokenizer, options),
+            variant=choose_variant(tokenizer, options),
+            rule=rule,
+            cutting=choose_cutting(rule, options),
+            target=Target(directory, options.layout, dataset),
+            started=started,
+        )
+
+    def run(self, progress: ProgressSink | None) -> BuildSummary:
+        """Build under the directory's lock; a build that finished no shard leaves nothing behind."""
+        with self.target.locked():
+            if self.options.overwrite or self.options.restart:
+                self.target.clear(unfinished_only=not self.options.overwrite)
+            self.target.refuse_finished()
+            journal = Journal(self.target.journal)
+            writer = DatasetWriter(self._shape(), journal)
+            try:
+                position = self._take_up(journal, writer)
+                resumed = bool(writer.files)
+                hashes = self._stream(writer, position, progress)
+                record = self._write_records(writer, hashes)
+            except BaseException:
+                writer.abort()
+                if writer.files:
+                    journal.close()
+                else:
+                    journal.remove()
+                    writer.remove_unfinished()
+                raise
+            journal.remove()
+        return self._summary(writer, record, hashes, resumed=resumed)
+
+    def _shape(self) -> Shape:
+        """The llm.c and Parameter Golf layouts leave the header's vocabulary at 0, as those programs do."""
+        return Shape(
+            directory=self.target.directory,
+            layout=self.options.layout,
+            dataset=self.target.dataset,
+            cutting=self.cutting,
+            variant=self.variant,
+            header_vocab_size=self.tokenizer.vocab_size if self.options.layout == "tokens" else 0,
+        )
+
+    def _resolved(self) -> dict[str, Any]:
+        """The options that decide the bytes, with every default filled in."""
+        return {
+            "shard_tokens": self.options.shard_tokens,
+            "variant": self.variant,
+            "split": str(self.rule),
+            "text_field": self.options.text_field,
+            "document_separator": self.options.document_separator,
+            "keep_empty": self.options.keep_empty,
+            "dataset_version": self.options.dataset_version,
+        }
+
+    def _heading(self) -> dict[str, Any]:
+        """What an unfinished build must have in common with this one to be gone on with."""
+        return {
+            "layout": self.options.layout,
+            "dataset": self.target.dataset,
+            "tokenizer": f"{self.tokenizer.tokenizer_id} (sha256 {self.tokenizer.sha256})",
+            "separator": [self.separator.id, self.separator.position],
+            **self._resolved(),
+            "inputs": [self._input_identity(i) for i in range(len(self.origin.sources))],
+        }
+
+    def _input_identity(self, index: int) -> list[Any]:
+        source = self.origin.sources[index]
+        if source.stream is not None:
+            return [source.name, None, None]
+        return [source.name, source.n_bytes, source.path.stat().st_mtime_ns]
+
+    def _take_up(self, journal: Journal, writer: DatasetWriter) -> Position:
+        """Go on with a journalled build, or begin; the position to read from."""
+        heading = self._heading()
+        content = journal.reopen()
+        if content is None or content.checkpoint is None:
+            writer.remove_unfinished()
+            journal.begin(heading)
+            return Position(0, 0)
+        _refuse_changes(msgspec.to_builtins(heading), content.heading, self.target.directory)
+        return Position(*writer.resume(content))
+
+    def _stream(
+        self, writer: DatasetWriter, position: Position, progress: ProgressSink | None
+    ) -> dict[int, tuple[int, str]]:
+        """Read, encode, cut and write all blocks from `position` on; the sources' sizes and hashes."""
+        options, sources = self.options, self.origin.sources
+        source_options = SourceOptions(
             text_field=options.text_field,
-            split_field=self.rule.column,
+            split_field=self.rule.column if self.rule.kind == "column" else None,
             on_bad_record=options.on_bad_record,
             keep_empty=options.keep_empty,
             document_separator=options.document_separator,
         )
+        total = sum(s.n_bytes or 0 for s in sources)
+        encoder = BlockEncoder(
+            self.tokenizer,
+            source_options,
+            sources,
+            dtype=VARIANTS[self.variant][2],
+            separator=self.separator,
+            hash_fraction=self.rule.fraction if self.rule.kind == "hash" else None,
+            sample_every=max(1, total // options.verify_sample) if options.verify_sample else 0,
+        )
+        before = [0]
+        for source in sources:
+            before.append(before[-1] + (source.n_bytes or 0))
+        with InputHasher(sources) as hasher:
+            raw = read_blocks(
+                sources, source_options, block_bytes=options.block_bytes, start=position, on_raw=hasher.update
+            )
+            workers = options.workers or default_workers()
+            encoded = in_order(
+                encoder.encode_block,
+                read_ahead(raw, depth=1),
+                workers=workers,
+                weight=lambda block: block.n_bytes,
+                budget=(workers + 2) * max(options.block_bytes, 8 << 20),
+            )
+            for block in encoded:
+                writer.add(block)
+                if progress is not None:
+                    counts = writer.counts
+                    progress.update(before[block.end.source_index], sum(counts.documents), sum(counts.tokens))
+            if not sum(writer.counts.documents):
+                raise CorpusError(_no_documents(sources, writer))
+            writer.finish((len(sources), 0))
+            return hasher.results()
 
-    def run(self) -> BuildSummary:
-        """Build under the directory's lock; what was begun in vain is removed."""
-        with self.target.locked():
-            if self.options.overwrite:
-                self.target.clear()
-            self.target.refuse_finished()
-            if self.options.restart:
-                self.target.clear()
-            journal = Journal(self.target.journal)
-            writer = DatasetWriter(self._shape(), journal)
-            try:
-                position, resumed = self._take_up(journal, writer)
-                hashes = self._stream(writer, position)
-                record = self._finish(writer, hashes)
-            except BaseException:
-                writer.abort()
-                if not writer.files:
-                    journal.remove()
-                    writer.remove_unfinished()
-                raise
-            finally:
-                journal.close()
-            journal.remove()
-        return self._summary(writer, record, resumed)
+    def _write_records(self, writer: DatasetWriter, hashes: dict[int, tuple[int, str]]) -> Path:
+        for i, source in enumerate(self.origin.sources):
+            if source.n_bytes is not None and hashes[i][0] != source.n_bytes:
+                raise IntegrityError(
+                    f"{source}: {hashes[i][0]:,} bytes now, {source.n_bytes:,} when the build began; it changed meanwhile"
+                )
+        return write_records(
+            self.target,
+            writer,
+            origin=self.origin,
+            hashes=hashes,
+            tokenizer=self.tokenizer,
+            separator=self.separator,
+            options=self.options,
+            resolved=self._resolved(),
+        )
+
+    def _summary(
+        self, writer: DatasetWriter, record: Path, hashes: dict[int, tuple[int, str]], *, resumed: bool
+    ) -> BuildSummary:
+        counts = writer.counts
+        return BuildSummary(
+            directory=self.target.directory,
+            record=record,
+            layout=self.options.layout,
+            dataset=self.target.dataset,
+            tokenizer_id=self.options.tokenizer_id or self.tokenizer.tokenizer_id,
+            vocab_size=self.tokenizer.vocab_size,
+            separator_id=self.separator.id,
+            files=sorted(writer.files, key=lambda f: (f.split, f.name)),
+            documents=sum(counts.documents),
+            tokens=sum(counts.tokens),
+            text_bytes=sum(counts.text_bytes),
+            documents_by_split=dict(zip(("train", "val"), counts.documents, strict=True)),
+            tokens_by_split=dict(zip(("train", "val"), counts.tokens, strict=True)),
+            text_bytes_by_split=dict(zip(("train", "val"), counts.text_bytes, strict=True)),
+            skipped=dict(sorted(counts.skipped.items())),
+            reference_documents=counts.reference_documents,
+            special_texts=counts.special_texts,
+            sampled=counts.sampled,
+            lossless=counts.sampled - counts.lossy_samples,
+            input_bytes=sum(n for n, _ in hashes.values()),
+            seconds=time.perf_counter() - self.started,
+            resumed=resumed,
+        )
+
+
+def _refuse_changes(now: dict[str, Any], then: dict[str, Any], directory: Path) -> None:
+    """ResumeError naming the first thing in which this build differs from the unfinished one."""
+    for key in now:
+        if now[key] == then.get(key):
+            continue
+        found, expected = now[key], then.get(key)
+        if key == "inputs" and isinstance(expected, list):
+            pairs = zip([*found, *[None] * len(expected)], [*expected, *[None] * len(found)], strict=False)
+            found, expected = next((a, b) for a, b in pairs if a != b)
+            key = f"input {(found or expected)[0]}"
+            what = "[name, bytes, modified (ns)]"
+            found, expected = f"{what} = {found}", f"{expected}"
+        raise ResumeError(
+            f"{directory}: the unfinished build there was made otherwise: {key} was {expected} and is now {found}; "
+            "build as before, or with --restart to begin anew"
+        )
+
+
+def _no_documents(sources: Sequence[Any], writer: DatasetWriter) -> str:
+    skipped = ", ".join(f"{n} {kind}" for kind, n in sorted(writer.counts.skipped.items())) or "no records at all"
+    return f"{len(sources)} inputs ({sources[0]} first) gave no document: {skipped}; nothing was written"

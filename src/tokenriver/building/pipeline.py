@@ -76,21 +76,29 @@ def read_ahead(items: Iterable[A], *, depth: int) -> Iterator[A]:
         thread.join()
 
 
-def in_order(function: Callable[[A], B], items: Iterable[A], *, workers: int) -> Iterator[B]:
+def in_order(
+    function: Callable[[A], B], items: Iterable[A], *, workers: int, weight: Callable[[A], int], budget: int
+) -> Iterator[B]:
     """function(item) for every item, computed by `workers` threads and given in the items' order.
 
-    At most workers + 2 items are under way, so memory is bounded whatever the consumer does. The first error in
-    the items' order is raised, after the items before it were given.
+    Under way are at most workers + 2 items, and of a total weight within `budget` unless one alone exceeds it, so
+    memory is bounded whatever the consumer does. The first error in the items' order is raised, after the results
+    of the items before it were given.
     """
-    pending: deque[Future[B]] = deque()
+    pending: deque[tuple[int, Future[B]]] = deque()
+    under_way = 0
     with ThreadPoolExecutor(workers, thread_name_prefix="tokenriver-worker") as pool:
         try:
             for item in items:
-                pending.append(pool.submit(function, item))
-                if len(pending) >= workers + 2:
-                    yield pending.popleft().result()
+                size = weight(item)
+                while pending and (len(pending) >= workers + 2 or under_way + size > budget):
+                    under_way -= pending[0][0]
+                    yield pending.popleft()[1].result()
+                pending.append((size, pool.submit(function, item)))
+                under_way += size
+                del item
             while pending:
-                yield pending.popleft().result()
+                yield pending.popleft()[1].result()
         finally:
-            for future in pending:
+            for _, future in pending:
                 future.cancel()

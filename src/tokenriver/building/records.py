@@ -145,9 +145,7 @@ def _build_record(
         ],
         files=files,
         splits={
-            name: SplitRecord(
-                documents=counts.documents[i], tokens=counts.tokens[i], text_bytes=counts.text_bytes[i]
-            )
+            name: SplitRecord(documents=counts.documents[i], tokens=counts.tokens[i], text_bytes=counts.text_bytes[i])
             for i, name in enumerate(("train", "val"))
         },
         skipped=dict(sorted(counts.skipped.items())),

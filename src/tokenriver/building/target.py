@@ -88,8 +88,13 @@ class Target:
                 "nothing tells what they are; --overwrite replaces them"
             )
 
-    def clear(self) -> None:
-        """Remove everything of this data set, what names the shards first, so that no record outlives them."""
+    def clear(self, *, unfinished_only: bool = False) -> None:
+        """Remove everything of this data set, what names the shards first, so that no record outlives them.
+
+        With `unfinished_only` a finished data set stays.
+        """
+        if unfinished_only and self.final_record.exists():
+            return
         for path in (self.final_record, self.record(BUILD_RECORD), self.record(CORPUS_RECORD), self.journal):
             path.unlink(missing_ok=True)
         fsync_directory(self.directory)

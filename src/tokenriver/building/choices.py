@@ -1,0 +1,108 @@
+"""What a build decides from its options, the tokenizer and the inputs before any document is read."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tokenriver.building.plan import Cutting
+from tokenriver.building.records import Origin, Separator
+from tokenriver.corpus.documents import peek_fields
+from tokenriver.corpus.manifest import CORPUS_MANIFEST, is_corpus
+from tokenriver.corpus.sources import KINDS, STDIN, find_sources
+from tokenriver.corpus.splits import SplitRule
+from tokenriver.errors import UsageError
+from tokenriver.shards.header import Variant, variant_for
+from tokenriver.shards.layouts import GOLF_NAME, Layout
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tokenriver.building.options import BuildOptions
+    from tokenriver.tokenizers.base import Tokenizer
+
+__all__ = ["choose_cutting", "choose_separator", "choose_split", "choose_variant", "data_set_name", "find_origin"]
+
+_DEFAULT_SPLITS: dict[Layout, str] = {"tokens": "hash:0.01", "llmc": "first-shard", "golf": "first-docs:50000"}
+_DEFAULT_COLUMN = "split"
+_LLAMA3_BEGIN_OF_TEXT = 128000
+
+
+def find_origin(inputs: Sequence[str | os.PathLike[str]]) -> Origin:
+    """The sources of the inputs, and the manifest when they are one corpus directory."""
+    sources = find_sources(inputs)
+    only = Path(inputs[0]) if len(inputs) == 1 else None
+    if only is not None and only.is_dir() and is_corpus(only):
+        return Origin(sources, only / CORPUS_MANIFEST)
+    return Origin(sources, None)
+
+
+def data_set_name(inputs: Sequence[str | os.PathLike[str]], options: BuildOptions) -> str:
+    """`--dataset`, else the first input's name without its endings; Parameter Golf's files are all called fineweb."""
+    if options.layout == "golf":
+        return GOLF_NAME
+    if options.dataset is not None:
+        return options.dataset
+    if os.fspath(inputs[0]) == STDIN:
+        return "stdin"
+    name = Path(inputs[0]).resolve().name
+    ending = next((e for e in sorted(KINDS, key=len, reverse=True) if name.lower().endswith(e)), "")
+    stem = name[: len(name) - len(ending)]
+    if not stem or set(stem) & set("*?["):
+        raise UsageError(f"no data set name follows from the input {os.fspath(inputs[0])!r}; give one with --dataset")
+    return stem
+
+
+def choose_variant(tokenizer: Tokenizer, options: BuildOptions) -> Variant:
+    """The shards' variant: uint16 while every id fits, else uint32; Llama-3 where asked for."""
+    if options.format == "llama-3":
+        if options.layout != "llmc":
+            raise UsageError("--format llama-3 is llm.c's variant and goes with --layout llmc")
+        return "llama-3"
+    if options.layout == "golf" and tokenizer.vocab_size > 1 << 16:
+        raise UsageError(
+            f"the golf layout holds ids below 65,536, and {tokenizer.tokenizer_id} has {tokenizer.vocab_size:,}; "
+            "use --layout tokens or llmc"
+        )
+    return variant_for(tokenizer.vocab_size)
+
+
+def choose_separator(tokenizer: Tokenizer, options: BuildOptions) -> Separator:
+    """`--separator` (resolved when the tokenizer was loaded), else the layout's own.
+
+    The tokens layout and llm.c's take the tokenizer's end of text; Parameter Golf's and llm.c's Llama-3 variant its
+    begin of text.
+    """
+    position = options.separator_position or "before"
+    if options.separator is not None:
+        return Separator(tokenizer.separator_id, position)
+    if options.format == "llama-3":
+        begin = tokenizer.bos_id
+        if begin is None and tokenizer.vocab_size > _LLAMA3_BEGIN_OF_TEXT:
+            begin = _LLAMA3_BEGIN_OF_TEXT
+        return Separator(begin, position)
+    if options.layout == "golf" and tokenizer.bos_id is not None:
+        return Separator(tokenizer.bos_id, position)
+    return Separator(tokenizer.separator_id, position)
+
+
+def choose_split(origin: Origin, options: BuildOptions) -> SplitRule:
+    """`--split`, else the layout's rule; in the tokens layout the records' own `split` where they have one."""
+    if options.split is not None:
+        return SplitRule.parse(options.split)
+    if options.layout == "tokens" and (origin.corpus_manifest or _DEFAULT_COLUMN in peek_fields(origin.sources)):
+        return SplitRule.parse("column")
+    return SplitRule.parse(_DEFAULT_SPLITS[options.layout])
+
+
+def choose_cutting(rule: SplitRule, options: BuildOptions) -> Cutting:
+    """The cuts of a layout under a split rule."""
+    first_tokens = {"first-tokens": rule.count, "first-shard": options.shard_tokens}.get(rule.kind)
+    return Cutting(
+        shard_tokens=options.shard_tokens,
+        whole_documents=options.layout == "tokens",
+        running_index=options.layout == "llmc",
+        first_docs=rule.count if rule.kind == "first-docs" else None,
+        first_tokens=first_tokens,
+    )
