@@ -1,0 +1,201 @@
+"""What flows from reading to encoding: raw blocks, cut by one reader, and the documents parsed from them by many.
+
+A block may span several small files, so that ten thousand of them cost little more than one large one; what comes
+out never depends on where the blocks are cut.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn
+
+import numpy as np
+
+from tokenriver.batches import TextBatch
+from tokenriver.corpus.streams import count_newlines
+from tokenriver.errors import CorpusError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from tokenriver.corpus.sources import Source, SourceOptions
+
+__all__ = ["SKIP_KINDS", "DocumentBlock", "Position", "RawBlock", "Segment", "Verdict"]
+
+SkipKind = Literal[
+    "malformed", "non_object", "missing", "null", "non_string", "invalid_utf8", "lone_surrogate", "blank", "empty"
+]
+SKIP_KINDS: tuple[SkipKind, ...] = (
+    "malformed", "non_object", "missing", "null", "non_string", "invalid_utf8", "lone_surrogate", "blank", "empty",
+)  # fmt: skip
+"""Why a record gave no document. The last two are never errors."""
+
+SPLIT_VALUES = {"train": 0, "val": 1, "validation": 1}
+"""Values of a split column → side (0 train, 1 val)."""
+
+
+class Position(NamedTuple):
+    """A place between documents where reading can begin: the source's index and an offset in it.
+
+    The offset counts bytes of the decompressed stream, or rows of a Parquet file.
+    """
+
+    source_index: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Segment:
+    """A run of whole records of one source: [start, end) in the source's own unit.
+
+    `payload` is bytes-like for JSONL and text, a pyarrow RecordBatch for Parquet. `first_line` is the number (from
+    0) of its first line where reading again cannot find it (standard input).
+    """
+
+    source_index: int
+    source: Source
+    start: int
+    end: int
+    payload: Any
+    first_line: int | None = None
+
+    @property
+    def n_bytes(self) -> int:
+        """Size of the payload."""
+        return self.payload.nbytes if self.source.kind == "parquet" else len(self.payload)
+
+    def place(self, offset: int) -> str:
+        """Where a record is, for an error: "FILE:LINE (byte OFFSET)", or "FILE: row ROW" (from 0) for Parquet."""
+        if self.source.kind == "parquet":
+            return f"{self.source}: row {offset:,} (counted from 0)"
+        line = self.first_line if self.first_line is not None else count_newlines(self.source, self.start)
+        line += bytes(memoryview(self.payload)[: offset - self.start]).count(b"\n")
+        unit = f"byte {offset}" if not self.source.compression else f"byte {offset} decompressed"
+        return f"{self.source}:{line + 1} ({unit})"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class RawBlock:
+    """Consecutive segments in the order of the sources: what one worker parses at a time."""
+
+    segments: tuple[Segment, ...]
+
+    @property
+    def start(self) -> Position:
+        """Where the block begins."""
+        return Position(self.segments[0].source_index, self.segments[0].start)
+
+    @property
+    def end(self) -> Position:
+        """Where the block ends and the next one begins."""
+        return Position(self.segments[-1].source_index, self.segments[-1].end)
+
+    @property
+    def n_bytes(self) -> int:
+        """Size of the payloads, decompressed."""
+        return sum(segment.n_bytes for segment in self.segments)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class DocumentBlock:
+    """The documents of a block, in order.
+
+    `splits` uint8 [n] (0 train, 1 val) where a split field was asked for, `ids` (None for a record without one) where
+    ids were; `source_indices` int32 [n] and `offsets` int64 [n] say where each began (Position's units); `skipped`
+    counts by SKIP_KINDS the records that gave no document; `n_records` counts all of them.
+    """
+
+    texts: TextBatch
+    splits: NDArray[np.uint8] | None
+    ids: list[str | None] | None
+    source_indices: NDArray[np.int32]
+    offsets: NDArray[np.int64]
+    skipped: Counter[str]
+
+    def __len__(self) -> int:
+        return len(self.texts)
+
+    def where(self, i: int, sources: Sequence[Source]) -> str:
+        """Where document i stands, for an error; reads the file again to count lines."""
+        source, offset = sources[int(self.source_indices[i])], int(self.offsets[i])
+        if source.kind == "parquet":
+            return f"{source}: row {offset:,} (counted from 0)"
+        if source.stream is not None:
+            return f"{source} (byte {offset})"
+        unit = f"byte {offset}" if not source.compression else f"byte {offset} decompressed"
+        return f"{source}:{count_newlines(source, offset) + 1} ({unit})"
+
+
+class Verdict:
+    """What becomes of bad records: the first stops the run, or each is counted (`on_bad_record`)."""
+
+    def __init__(self, options: SourceOptions) -> None:
+        self._stop = options.on_bad_record == "error"
+        self.skipped: Counter[str] = Counter()
+
+    def bad(self, kind: SkipKind, segment: Segment, offset: int, what: str) -> None:
+        """A record that begins at `offset` is bad. CorpusError naming file, line and byte unless they are skipped."""
+        if self._stop:
+            raise CorpusError(f"{segment.place(offset)}: {what}; --on-bad-record skip leaves such records out")
+        self.skipped[kind] += 1
+
+    def split(self, value: object, segment: Segment, offset: int, field: str) -> int:
+        """The side (0 train, 1 val) that a record's split field names."""
+        if isinstance(value, str) and value in SPLIT_VALUES:
+            return SPLIT_VALUES[value]
+        return bad_split(value, segment, offset, field)
+
+
+def bad_split(value: object, segment: Segment, offset: int, field: str) -> NoReturn:
+    """A record that names no side is an error even where bad records are skipped: it may not land on either."""
+    found = "is missing" if value is None else f"is {value!r}"
+    raise CorpusError(
+        f"{segment.place(offset)}: the split field {field!r} {found}; expected 'train' or 'val'. "
+        f"Choose another rule with --split if the records do not name their side"
+    )
+
+
+def join_documents(parts: list[DocumentBlock], options: SourceOptions) -> DocumentBlock:
+    """Documents of consecutive segments as one block."""
+    if len(parts) == 1:
+        return parts[0]
+    lengths = [part.texts.lengths for part in parts] or [np.zeros(0, np.int64)]
+    offsets = np.zeros(sum(map(len, lengths)) + 1, np.int64)
+    np.cumsum(np.concatenate(lengths), out=offsets[1:])
+    skipped: Counter[str] = Counter()
+    for part in parts:
+        skipped.update(part.skipped)
+    return DocumentBlock(
+        TextBatch(_concat([part.texts.data for part in parts], np.uint8), offsets),
+        _concat([part.splits for part in parts if part.splits is not None], np.uint8) if options.split_field else None,
+        [one for part in parts for one in part.ids or ()] if options.id_field else None,
+        _concat([part.source_indices for part in parts], np.int32),
+        _concat([part.offsets for part in parts], np.int64),
+        skipped,
+    )
+
+
+def _concat(arrays: list[NDArray[Any]], dtype: type[np.generic]) -> NDArray[Any]:
+    return np.concatenate(arrays) if arrays else np.zeros(0, dtype)
+
+
+def drop_empty(block: DocumentBlock, options: SourceOptions) -> DocumentBlock:
+    """The block without its empty texts, counted, unless they are kept. The bytes stay where they are."""
+    if options.keep_empty:
+        return block
+    keep = block.texts.lengths > 0
+    n_empty = len(keep) - int(np.count_nonzero(keep))
+    if not n_empty:
+        return block
+    offsets = block.texts.offsets
+    return DocumentBlock(
+        TextBatch(block.texts.data, np.concatenate([offsets[:-1][keep], offsets[-1:]])),
+        None if block.splits is None else block.splits[keep],
+        None if block.ids is None else [one for one, kept in zip(block.ids, keep, strict=True) if kept],
+        block.source_indices[keep],
+        block.offsets[keep],
+        block.skipped + Counter(empty=n_empty),
+    )

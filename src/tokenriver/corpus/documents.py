@@ -1,0 +1,159 @@
+"""Documents out of sources: one sequential reader cuts raw blocks, any number of workers parse them.
+
+    sources = find_sources(inputs, options)
+    for raw in read_blocks(sources, options):      # in one thread: reads, decompresses, cuts
+        block = parse_block(raw, options)          # in any thread: the texts as two arrays
+
+The documents and their order depend on the sources and options alone, not on `block_bytes`; reading can begin again
+at the start or end of any block that was ever cut, with any other block size.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from typing import TYPE_CHECKING
+
+from tokenriver.corpus.blocks import (
+    SKIP_KINDS,
+    DocumentBlock,
+    Position,
+    RawBlock,
+    Segment,
+    drop_empty,
+    join_documents,
+)
+from tokenriver.corpus.jsonl import cut_jsonl, parse_jsonl, record_fields
+from tokenriver.corpus.parquet import cut_parquet, parquet_columns, parse_parquet
+from tokenriver.corpus.sources import Source, SourceOptions, find_sources
+from tokenriver.corpus.streams import read_chunks
+from tokenriver.corpus.text import cut_text, parse_text
+from tokenriver.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+__all__ = [
+    "BLOCK_BYTES",
+    "SKIP_KINDS",
+    "DocumentBlock",
+    "Position",
+    "RawBlock",
+    "Segment",
+    "Source",
+    "SourceOptions",
+    "find_sources",
+    "parse_block",
+    "peek_fields",
+    "read_blocks",
+]
+
+BLOCK_BYTES = 8 << 20
+"""Text in a block: large enough that calls cost nothing, small enough that a dozen in flight fit anywhere."""
+
+
+def read_blocks(
+    sources: Sequence[Source],
+    options: SourceOptions,
+    *,
+    block_bytes: int = BLOCK_BYTES,
+    start: Position = Position(0, 0),  # noqa: B008
+    on_raw: Callable[[int, bytes], None] | None = None,
+) -> Iterator[RawBlock]:
+    """Raw blocks of whole records from `start` (the start or end of a block cut earlier), in order.
+
+    `on_raw(source_index, chunk)` gets the bytes of each file as they are read, from its first one, and b"" at its
+    end. It is not called for Parquet files, nor for a plain file whose reading begins in the middle: InputHasher
+    hashes those apart. Raises CorpusError (damaged file, wrong column) and IntegrityError (a file that changes).
+    """
+    if block_bytes < 1:
+        raise UsageError(f"block size {block_bytes}: give at least 1 byte")
+    pending: list[Segment] = []
+    size = 0
+    for index in range(start.source_index, len(sources)):
+        offset = start.offset if index == start.source_index else 0
+        tap = None if on_raw is None else functools.partial(on_raw, index)
+        for segment in _cut(sources[index], index, options, offset, block_bytes, tap):
+            pending.append(segment)
+            size += segment.n_bytes
+            if size >= block_bytes:
+                yield RawBlock(tuple(pending))
+                pending, size = [], 0
+    if pending:
+        yield RawBlock(tuple(pending))
+
+
+def _cut(
+    source: Source,
+    index: int,
+    options: SourceOptions,
+    start: int,
+    block_bytes: int,
+    tap: Callable[[bytes], None] | None,
+) -> Iterator[Segment]:
+    if source.kind == "parquet":
+        return cut_parquet(source, index, options, start=start, block_bytes=block_bytes)
+    if source.kind == "txt":
+        return cut_text(source, index, options, start=start, block_bytes=block_bytes, on_raw=tap)
+    return cut_jsonl(source, index, start=start, block_bytes=block_bytes, on_raw=tap)
+
+
+def parse_block(raw: RawBlock, options: SourceOptions) -> DocumentBlock:
+    """The documents of a block. Pure and thread-safe; plain blocks are parsed with the GIL released.
+
+    Raises CorpusError for the first bad record ("FILE:LINE (byte OFFSET): …") unless `on_bad_record` is "skip", and
+    for a record whose split field names no side in either case.
+    """
+    parts: list[DocumentBlock] = []
+    for kind, run in itertools.groupby(raw.segments, key=lambda segment: segment.source.kind):
+        if kind == "jsonl":
+            parts += parse_jsonl(list(run), options)
+        elif kind == "parquet":
+            parts += [parse_parquet(segment, options) for segment in run]
+        else:
+            parts += [parse_text(segment, options) for segment in run]
+    return drop_empty(join_documents(parts, options), options)
+
+
+def peek_fields(sources: Sequence[Source]) -> list[str]:
+    """Field or column names of the first record there is, to see whether it has a `split`; [] for plain text.
+
+    Nothing is lost for reading later: what is taken from standard input is put back.
+    """
+    for source in sources:
+        if source.kind == "parquet":
+            return parquet_columns(source)
+        if source.kind == "txt":
+            return []
+        line = _first_line(source)
+        if line:
+            return record_fields(line) or []
+    return []
+
+
+def _first_line(source: Source) -> bytes:
+    """The first line that is not blank; standard input gets back what was taken from it."""
+    if source.stream is None:
+        chunks = read_chunks(source, read_bytes=1 << 16)
+        try:
+            return _line_of(chunks, bytearray())
+        finally:
+            chunks.close()
+    taken = bytearray()
+    try:
+        return _line_of(iter(functools.partial(source.stream.read, 1 << 16), b""), taken)
+    finally:
+        source.stream.unread(bytes(taken))
+
+
+def _line_of(chunks: Iterator[bytes], taken: bytearray) -> bytes:
+    begin = searched = 0
+    for chunk in chunks:
+        taken += chunk
+        while (newline := taken.find(b"\n", searched)) >= 0:
+            line = bytes(taken[begin:newline])
+            begin = searched = newline + 1
+            if line.strip():
+                return line
+        searched = len(taken)
+    return bytes(taken[begin:])

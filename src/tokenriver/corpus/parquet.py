@@ -1,0 +1,176 @@
+"""Parquet files: one column streamed in row-group slices, so that a file of any size takes the memory of a block."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from tokenriver.batches import TextBatch
+from tokenriver.corpus.blocks import SPLIT_VALUES, DocumentBlock, Segment, Verdict, bad_split
+from tokenriver.errors import CorpusError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from tokenriver.corpus.sources import Source, SourceOptions
+
+__all__ = ["cut_parquet", "parquet_columns", "parse_parquet"]
+
+
+def parquet_columns(source: Source) -> list[str]:
+    """Names of a file's columns."""
+    with _open(source) as file:
+        return list(file.schema_arrow.names)
+
+
+def cut_parquet(
+    source: Source, index: int, options: SourceOptions, *, start: int, block_bytes: int
+) -> Iterator[Segment]:
+    """Runs of rows from row `start`, of about `block_bytes` of decoded columns each."""
+    with _open(source) as file:
+        columns = _check_columns(source, file.schema_arrow, options)
+        group_begin = 0
+        for group in range(file.num_row_groups):
+            meta = file.metadata.row_group(group)
+            n_rows = meta.num_rows
+            if n_rows and group_begin + n_rows > start:
+                yield from _cut_group(source, index, file, group, columns, (group_begin, start), block_bytes)
+            group_begin += n_rows
+
+
+def _cut_group(
+    source: Source, index: int, file: Any, group: int, columns: list[str], begin: tuple[int, int], block_bytes: int
+) -> Iterator[Segment]:
+    row, start = begin
+    meta = file.metadata.row_group(group)
+    chunks = [meta.column(i) for i in range(meta.num_columns)]
+    size = sum(chunk.total_uncompressed_size for chunk in chunks if chunk.path_in_schema in columns)
+    rows = max(1, min(meta.num_rows, block_bytes * meta.num_rows // max(1, size)))
+    try:
+        for batch in file.iter_batches(batch_size=rows, row_groups=[group], columns=columns, use_threads=False):
+            end = row + batch.num_rows
+            if end > start:
+                part = batch.slice(max(0, start - row))
+                yield Segment(index, source, max(row, start), end, part)
+            row = end
+    except (pa.ArrowException, OSError) as error:
+        raise CorpusError(
+            f"{source}: row group {group} is damaged near row {row:,} ({error}); fetch it again"
+        ) from error
+
+
+def _open(source: Source) -> Any:
+    try:
+        return pq.ParquetFile(source.path)
+    except (pa.ArrowException, OSError) as error:
+        raise CorpusError(
+            f"{source}: not a whole Parquet file ({str(error).splitlines()[0]}); fetch or write it again"
+        ) from error
+
+
+def _check_columns(source: Source, schema: Any, options: SourceOptions) -> list[str]:
+    there = ", ".join(f"{name!r} ({schema.field(i).type})" for i, name in enumerate(schema.names))
+    wanted = [options.text_field]
+    if options.text_field not in schema.names:
+        raise CorpusError(
+            f"{source}: no column {options.text_field!r}; the columns are {there}: name it with --text-field"
+        )
+    if options.split_field and options.split_field not in wanted:
+        if options.split_field not in schema.names:
+            raise CorpusError(
+                f"{source}: no split column {options.split_field!r}; the columns are {there}: "
+                "choose another rule with --split"
+            )
+        wanted.append(options.split_field)
+    if options.id_field and options.id_field not in wanted and options.id_field in schema.names:
+        wanted.append(options.id_field)
+    kind = schema.field(options.text_field).type
+    kind = kind.value_type if pa.types.is_dictionary(kind) else kind
+    if not (pa.types.is_null(kind) or _is_text(kind) or _is_bytes(kind)):
+        raise CorpusError(f"{source}: column {options.text_field!r} is {kind}, not text; the columns are {there}")
+    return wanted
+
+
+def _is_text(kind: Any) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
+
+
+def _is_bytes(kind: Any) -> bool:
+    wide = pa.types.is_large_binary(kind) or pa.types.is_fixed_size_binary(kind) or pa.types.is_binary_view(kind)
+    return bool(pa.types.is_binary(kind) or wide)
+
+
+def parse_parquet(segment: Segment, options: SourceOptions) -> DocumentBlock:
+    """Documents of one run of rows, empty ones included."""
+    verdict = Verdict(options)
+    batch = segment.payload
+    column = _plain(batch.column(options.text_field))
+    rows = np.arange(segment.start, segment.end, dtype=np.int64)
+    keep = np.ones(len(column), np.bool_)
+    if column.null_count:
+        for i in np.flatnonzero(column.is_null().to_numpy(zero_copy_only=False)).tolist():
+            verdict.bad("null", segment, segment.start + i, f"column {options.text_field!r} is null, not a text")
+            keep[i] = False
+    if not _is_utf8(column):
+        _judge_bytes(column, keep, segment, options, verdict)
+    if not keep.all():
+        column, batch, rows = column.filter(pa.array(keep)), batch.filter(pa.array(keep)), rows[keep]
+    return DocumentBlock(
+        TextBatch.from_arrow(column),
+        _sides(batch, rows, segment, options.split_field) if options.split_field else None,
+        _ids(batch, options.id_field) if options.id_field else None,
+        np.full(len(rows), segment.source_index, np.int32),
+        rows,
+        verdict.skipped,
+    )
+
+
+def _plain(column: Any) -> Any:
+    """The column as large_binary, whatever it was; null for null."""
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    return column if pa.types.is_large_binary(column.type) else column.cast(pa.large_binary())
+
+
+def _is_utf8(column: Any) -> bool:
+    try:
+        column.view(pa.large_string()).validate(full=True)
+    except pa.ArrowInvalid:
+        return False
+    return True
+
+
+def _judge_bytes(
+    column: Any, keep: NDArray[np.bool_], segment: Segment, options: SourceOptions, verdict: Verdict
+) -> None:
+    for i in np.flatnonzero(keep).tolist():
+        try:
+            column[i].as_py().decode()
+        except UnicodeDecodeError as error:
+            what = f"column {options.text_field!r}: invalid UTF-8 at byte {error.start} of the text ({error.reason})"
+            verdict.bad("invalid_utf8", segment, segment.start + i, what)
+            keep[i] = False
+
+
+def _sides(batch: Any, rows: NDArray[np.int64], segment: Segment, field: str) -> NDArray[np.uint8]:
+    column = batch.column(field)
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    sides = np.zeros(len(rows), np.uint8)
+    for i, value in enumerate(column.to_pylist()):
+        if value not in SPLIT_VALUES:
+            bad_split(value, segment, int(rows[i]), field)
+        sides[i] = SPLIT_VALUES[value]
+    return sides
+
+
+def _ids(batch: Any, field: str) -> list[str | None]:
+    if field not in batch.schema.names:
+        return [None] * batch.num_rows
+    values = batch.column(field).to_pylist()
+    return [str(one) if isinstance(one, str | int) and not isinstance(one, bool) else None for one in values]

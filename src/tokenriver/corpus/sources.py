@@ -1,0 +1,205 @@
+"""Which files the documents come from, in which order: inputs on the command line → a list of sources.
+
+The order is the order given; within a directory or a glob it is by name, so it never depends on the listing.
+"""
+
+from __future__ import annotations
+
+import glob
+import os
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Literal
+
+from tokenriver.corpus.manifest import CORPUS_MANIFEST, is_corpus, read_corpus_manifest
+from tokenriver.errors import CorpusError, IntegrityError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+__all__ = ["KINDS", "STDIN", "OnBadRecord", "Pushback", "Source", "SourceOptions", "find_sources"]
+
+Kind = Literal["jsonl", "parquet", "txt"]
+Compression = Literal["", "gz", "zst"]
+OnBadRecord = Literal["error", "skip"]
+
+STDIN = "-"
+"""The input that means JSONL on standard input."""
+
+KINDS: dict[str, tuple[Kind, Compression]] = {
+    ".jsonl": ("jsonl", ""),
+    ".jsonl.gz": ("jsonl", "gz"),
+    ".jsonl.zst": ("jsonl", "zst"),
+    ".ndjson": ("jsonl", ""),
+    ".ndjson.gz": ("jsonl", "gz"),
+    ".ndjson.zst": ("jsonl", "zst"),
+    ".json": ("jsonl", ""),
+    ".json.gz": ("jsonl", "gz"),
+    ".json.zst": ("jsonl", "zst"),
+    ".parquet": ("parquet", ""),
+    ".txt": ("txt", ""),
+    ".txt.gz": ("txt", "gz"),
+    ".txt.zst": ("txt", "zst"),
+}
+"""Ending of a file (in any case) → what it holds and how it is compressed. `.json` is read as JSON lines."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceOptions:
+    """How documents are read from sources.
+
+    `text_field`: the JSON field or Parquet column with the text. `split_field`: the one with "train" or "val", read
+    where not None. `id_field`: read where not None (a record may lack it). `on_bad_record`: "error" stops at the
+    first bad record, "skip" counts it by kind. `keep_empty` keeps texts of no bytes. `document_separator` cuts .txt
+    files into documents (None: one document a file).
+    """
+
+    text_field: str = "text"
+    split_field: str | None = None
+    id_field: str | None = None
+    on_bad_record: OnBadRecord = "error"
+    keep_empty: bool = False
+    document_separator: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.on_bad_record not in ("error", "skip"):
+            raise UsageError(f"on_bad_record is {self.on_bad_record!r}: give 'error' or 'skip'")
+        if self.document_separator == "":
+            raise UsageError("the document separator is empty: give a text such as '\\n\\n', or none at all")
+
+
+class Pushback:
+    """A stream that cannot seek, with room to put back what was read too early."""
+
+    def __init__(self, stream: IO[bytes]) -> None:
+        self._stream = stream
+        self._back = b""
+
+    def read(self, n: int) -> bytes:
+        """Up to `n` bytes, b"" at the end."""
+        if self._back:
+            data, self._back = self._back[:n], self._back[n:]
+            return data
+        return self._stream.read(n)
+
+    def unread(self, data: bytes) -> None:
+        """Put bytes back in front."""
+        self._back = data + self._back
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One file (or standard input) that holds documents.
+
+    `name` is its path relative to the input that found it, with "/" (never absolute); `n_bytes` the size of the file
+    when it was found, None for standard input; `stream` only for standard input.
+    """
+
+    path: Path
+    name: str
+    kind: Kind
+    compression: Compression
+    n_bytes: int | None
+    stream: Pushback | None = None
+
+    def __str__(self) -> str:
+        return "<stdin>" if self.stream is not None else str(self.path)
+
+
+def find_sources(inputs: Sequence[str | os.PathLike[str]], options: SourceOptions | None = None) -> list[Source]:
+    """The sources that the inputs name, in the order given.
+
+    An input is a file, a directory (searched through; names that begin with "." or "_" and files of other kinds are
+    passed over; sorted by relative path), a corpus directory (the files of its manifest, sizes checked), a glob
+    (sorted by path) or "-" (JSONL on standard input). Raises CorpusError for an input that is missing, of an unknown
+    kind, or matches nothing, IntegrityError for a corpus whose files are missing or of another size.
+    """
+    del options  # the same signature as the readers; nothing in it changes which files there are
+    if not inputs:
+        raise CorpusError("no input given: name files, directories or globs, or - for JSONL on standard input")
+    words = [os.fspath(word) for word in inputs]
+    if words.count(STDIN) > 1:
+        raise UsageError("standard input (-) can be read only once")
+    return [source for word in words for source in _find(word)]
+
+
+def _find(word: str) -> Iterator[Source]:
+    if word == STDIN:
+        yield Source(Path(STDIN), STDIN, "jsonl", "", None, Pushback(sys.stdin.buffer))
+        return
+    path = Path(word)
+    if path.is_dir():
+        yield from _corpus_files(path) if is_corpus(path) else _directory_files(path)
+    elif path.is_file():
+        yield _source(path, path.name)
+    elif path.exists():
+        raise CorpusError(f"{path}: not a regular file; to read JSONL from a pipe, give - and redirect it")
+    elif glob.has_magic(word):
+        yield from _glob_files(word)
+    else:
+        raise CorpusError(f"{path}: no such file or directory; check the path (inputs are relative to {Path.cwd()})")
+
+
+def _kind_of(name: str) -> tuple[Kind, Compression] | None:
+    lower = name.lower()
+    return next((kind for ending, kind in KINDS.items() if lower.endswith(ending)), None)
+
+
+def _source(path: Path, name: str) -> Source:
+    kind = _kind_of(path.name)
+    if kind is None:
+        raise CorpusError(f"{path}: unknown kind of file; expected a name ending in {', '.join(KINDS)}")
+    return Source(path, name, *kind, path.stat().st_size)
+
+
+def _directory_files(directory: Path) -> Iterator[Source]:
+    found: list[tuple[str, ...]] = []
+    for folder, subfolders, files in os.walk(directory, onerror=_raise):
+        subfolders[:] = [name for name in subfolders if not name.startswith((".", "_"))]
+        parts = Path(folder).relative_to(directory).parts
+        found += [(*parts, name) for name in files if not name.startswith((".", "_")) and _kind_of(name) is not None]
+    if not found:
+        raise CorpusError(f"{directory}: no documents in this directory; expected files ending in {', '.join(KINDS)}")
+    for parts in sorted(found):
+        yield _source(directory.joinpath(*parts), "/".join(parts))
+
+
+def _raise(error: OSError) -> None:
+    raise CorpusError(f"{error.filename}: cannot be listed ({error.strerror})") from error
+
+
+def _glob_files(pattern: str) -> Iterator[Source]:
+    matches = [Path(match) for match in glob.iglob(pattern, recursive=True)]  # noqa: PTH207
+    files = sorted(
+        (path for path in matches if path.is_file() and _kind_of(path.name) is not None), key=lambda path: path.parts
+    )
+    if not files:
+        what = f"{len(matches)} matches, none of them a file of a known kind" if matches else "nothing"
+        raise CorpusError(f"{pattern}: the pattern matches {what}; expected files ending in {', '.join(KINDS)}")
+    root = Path(*_before_magic(Path(pattern).parts))
+    for path in files:
+        yield _source(path, path.relative_to(root).as_posix())
+
+
+def _before_magic(parts: tuple[str, ...]) -> Iterator[str]:
+    for part in parts[:-1]:
+        if glob.has_magic(part):
+            return
+        yield part
+
+
+def _corpus_files(directory: Path) -> Iterator[Source]:
+    for file in read_corpus_manifest(directory).files:
+        path = directory / file.name
+        if not path.is_file():
+            raise IntegrityError(
+                f"{path}: missing, though {directory / CORPUS_MANIFEST} lists it; fetch or write it again"
+            )
+        source = _source(path, file.name)
+        if source.n_bytes != file.n_bytes:
+            raise IntegrityError(
+                f"{path}: {source.n_bytes:,} bytes, but {CORPUS_MANIFEST} says {file.n_bytes:,}; "
+                "fetch or write it again"
+            )
+        yield source

@@ -1,0 +1,132 @@
+"""Which split a document belongs to: the words of `--split`, and the rules behind them as pure functions."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import pairwise
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+
+from tokenriver.errors import UsageError
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from tokenriver.batches import TextBatch
+
+__all__ = ["SPLITS", "TRAIN", "VAL", "SplitRule", "first_docs_split", "first_tokens_split", "hash_split", "mix64"]
+
+SPLITS = ("train", "val")
+"""Names of the sides, at their numbers."""
+
+TRAIN, VAL = 0, 1
+
+SplitKind = Literal["column", "hash", "first-docs", "first-tokens", "first-shard", "train"]
+
+CHOICES = "column[:NAME], hash:FRACTION, first-docs:N, first-tokens:N, first-shard, train"
+
+
+@dataclass(frozen=True, slots=True)
+class SplitRule:
+    """One rule: `kind`, and the `column`, `fraction` or `count` that it needs."""
+
+    kind: SplitKind
+    column: str = "split"
+    fraction: Fraction = Fraction(0)
+    count: int = 0
+
+    @classmethod
+    def parse(cls, words: str) -> SplitRule:
+        """The rule in the words of `--split`. UsageError naming the choices for anything else.
+
+        "column[:NAME]": the record's own field ("split" by default) says "train" or "val". "hash:FRACTION", 0 ≤
+        FRACTION < 1: about that share of the texts is val, by the text's hash, so equal texts fall on one side.
+        "first-docs:N": the first N documents are val. "first-tokens:N": the first N tokens are val, cut inside a
+        document. "first-shard": the first shard is val. "train": everything is train.
+        """
+        kind, colon, value = words.partition(":")
+        if kind == "column" and (value or not colon):
+            return cls("column", column=value or "split")
+        if kind == "hash" and colon:
+            return cls("hash", fraction=_fraction(words, value))
+        if kind == "first-docs" and colon:
+            return cls("first-docs", count=_count(words, value))
+        if kind == "first-tokens" and colon:
+            return cls("first-tokens", count=_count(words, value))
+        if words == "first-shard":
+            return cls("first-shard")
+        if words == "train":
+            return cls("train")
+        raise UsageError(f"split {words!r} is not known; choose one of {CHOICES}")
+
+    def __str__(self) -> str:
+        """The words again, in their one spelling."""
+        if self.kind == "column":
+            return f"column:{self.column}"
+        if self.kind == "hash":
+            return f"hash:{_decimal(self.fraction)}"
+        return (
+            f"{self.kind}:{self.count}" if self.kind.startswith("first-") and self.kind != "first-shard" else self.kind
+        )
+
+
+def _fraction(words: str, value: str) -> Fraction:
+    try:
+        fraction = Fraction(value)
+    except (ValueError, ZeroDivisionError) as error:
+        raise UsageError(f"split {words!r}: {value!r} is no number; give a share such as hash:0.01") from error
+    if not 0 <= fraction < 1:
+        raise UsageError(f"split {words!r}: the share of val must be at least 0 and below 1, such as hash:0.01")
+    return fraction
+
+
+def _decimal(fraction: Fraction) -> str:
+    number = repr(float(fraction))
+    return number if Fraction(number) == fraction else str(fraction)
+
+
+def _count(words: str, value: str) -> int:
+    digits = value.replace("_", "").replace(",", "")
+    if not (digits.isascii() and digits.isdigit()):
+        raise UsageError(f"split {words!r}: {value!r} is no whole number of at least 0; choose one of {CHOICES}")
+    return int(digits)
+
+
+def mix64(values: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """The finaliser of splitmix64 (Steele, Lea and Flood 2014): a bijection of uint64 that spreads every bit.
+
+    A CRC alone is linear in the text, so its high bits are no fair draw between texts that differ in little.
+    """
+    z = values.astype(np.uint64, copy=True)
+    z ^= z >> np.uint64(30)
+    z *= np.uint64(0xBF58476D1CE4E5B9)
+    z ^= z >> np.uint64(27)
+    z *= np.uint64(0x94D049BB133111EB)
+    z ^= z >> np.uint64(31)
+    return z
+
+
+def hash_split(texts: TextBatch, fraction: Fraction | float) -> NDArray[np.uint8]:
+    """Sides uint8 [n] by the text's hash: val where mix64(crc32(UTF-8 text)) < ⌈fraction · 2^64⌉.
+
+    A function of each text alone: equal texts fall on one side, whatever stands around them.
+    """
+    threshold = min(math.ceil(Fraction(fraction) * 2**64), 2**64 - 1)
+    view = np.ascontiguousarray(texts.data).data
+    bounds = texts.offsets.tolist()
+    crcs = np.fromiter((zlib.crc32(view[begin:end]) for begin, end in pairwise(bounds)), np.uint64, len(texts))
+    return (mix64(crcs) < np.uint64(threshold)).astype(np.uint8)
+
+
+def first_docs_split(count: int, n_before: int, n: int) -> int:
+    """How many of the next `n` documents are val, when `n_before` documents came before them and `count` are val."""
+    return min(n, max(0, count - n_before))
+
+
+def first_tokens_split(count: int, n_before: int, n: int) -> int:
+    """How many of the next `n` tokens are val, when `n_before` tokens came before them and `count` are val."""
+    return min(n, max(0, count - n_before))
