@@ -28,6 +28,7 @@ app = typer.Typer(
     help="Text to token shards to training batches: exact, fast, with nothing lost.",
     add_completion=False,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # plain help: rich alone would take as long to load as all the rest
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("verify")(verify_command)

@@ -18,7 +18,7 @@ def verify_command(
     paths: Annotated[
         list[Path],
         typer.Argument(
-            metavar="PATH...", help="Shards, manifests, data sets in any layout, or directories with data sets below."
+            metavar="PATH", help="Shards, manifests, data sets in any layout, or directories with data sets below."
         ),
     ],
     inputs: Annotated[
