@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     )
     from tokenriver.shards.reader import Shard, open_shard
     from tokenriver.shards.writer import write_shard
+    from tokenriver.tokenizers.base import Tokenizer
+    from tokenriver.tokenizers.load import load_tokenizer
 
 __version__ = "0.1.0"
 
@@ -32,8 +34,10 @@ _HOMES = {
     "ResumeError": "errors",
     "Shard": "shards.reader",
     "TokenRiverError": "errors",
+    "Tokenizer": "tokenizers.base",
     "TokenizerError": "errors",
     "UsageError": "errors",
+    "load_tokenizer": "tokenizers.load",
     "open_shard": "shards.reader",
     "write_shard": "shards.writer",
 }
@@ -47,8 +51,10 @@ __all__ = [
     "ResumeError",
     "Shard",
     "TokenRiverError",
+    "Tokenizer",
     "TokenizerError",
     "UsageError",
+    "load_tokenizer",
     "open_shard",
     "write_shard",
 ]
