@@ -20,7 +20,8 @@ _INPUTS = "PANEL"
 
 def build_command(
     inputs: Annotated[
-        list[str], typer.Argument(metavar="INPUT…", help="Files, directories, globs, a corpus, or - for JSONL on stdin.")
+        list[str],
+        typer.Argument(metavar="INPUT…", help="Files, directories, globs, a corpus, or - for JSONL on stdin."),
     ],
     tokenizer: Annotated[str, typer.Option(help="byte, byte260, gpt2, a tokenizer file or folder, or a Hub id.")],
     out: Annotated[str, typer.Option(metavar="DIR", help="Artifacts root, or the shards' folder (llmc, golf).")],
