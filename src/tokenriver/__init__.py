@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from tokenriver.building.build import BuildSummary, build
     from tokenriver.errors import (
         CorpusError,
         FormatError,
@@ -21,10 +22,12 @@ if TYPE_CHECKING:
     )
     from tokenriver.shards.reader import Shard, open_shard
     from tokenriver.shards.writer import write_shard
+    from tokenriver.tokenizers.load import load_tokenizer
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "BuildSummary": "building.build",
     "CorpusError": "errors",
     "FormatError": "errors",
     "IntegrityError": "errors",
@@ -34,12 +37,15 @@ _HOMES = {
     "TokenRiverError": "errors",
     "TokenizerError": "errors",
     "UsageError": "errors",
+    "build": "building.build",
+    "load_tokenizer": "tokenizers.load",
     "open_shard": "shards.reader",
     "write_shard": "shards.writer",
 }
 """Public name → the module that defines it, below tokenriver."""
 
 __all__ = [
+    "BuildSummary",
     "CorpusError",
     "FormatError",
     "IntegrityError",
@@ -49,6 +55,8 @@ __all__ = [
     "TokenRiverError",
     "TokenizerError",
     "UsageError",
+    "build",
+    "load_tokenizer",
     "open_shard",
     "write_shard",
 ]

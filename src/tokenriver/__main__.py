@@ -1,6 +1,8 @@
 """`python -m tokenriver` is the command `tokenriver`."""
 
+import sys
+
 from tokenriver.cli import main
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())
