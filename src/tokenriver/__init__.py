@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     )
     from tokenriver.shards.reader import Shard, open_shard
     from tokenriver.shards.writer import write_shard
+    from tokenriver.tokenizers.base import Tokenizer
     from tokenriver.tokenizers.load import load_tokenizer
 
 __version__ = "0.1.0"
@@ -35,6 +36,7 @@ _HOMES = {
     "ResumeError": "errors",
     "Shard": "shards.reader",
     "TokenRiverError": "errors",
+    "Tokenizer": "tokenizers.base",
     "TokenizerError": "errors",
     "UsageError": "errors",
     "build": "building.build",
@@ -53,6 +55,7 @@ __all__ = [
     "ResumeError",
     "Shard",
     "TokenRiverError",
+    "Tokenizer",
     "TokenizerError",
     "UsageError",
     "build",

@@ -1,0 +1,26 @@
+"""The printable characters that byte-level BPE files write for the 256 bytes (GPT-2's convention)."""
+
+from __future__ import annotations
+
+from tokenriver.errors import TokenizerError
+
+__all__ = ["BYTE_TO_CHAR", "CHAR_TO_BYTE", "bytes_of"]
+
+
+def _byte_to_char() -> list[str]:
+    """Printable Latin-1 stands for itself; the other bytes take U+0100 onwards, in order."""
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    others = iter(range(0x100, 0x200))
+    return [chr(b) if b in printable else chr(next(others)) for b in range(256)]
+
+
+BYTE_TO_CHAR = _byte_to_char()
+CHAR_TO_BYTE = {c: b for b, c in enumerate(BYTE_TO_CHAR)}
+
+
+def bytes_of(piece: str) -> bytes:
+    """Raw bytes of a piece; a character outside the alphabet raises TokenizerError."""
+    try:
+        return bytes([CHAR_TO_BYTE[c] for c in piece])
+    except KeyError as error:
+        raise TokenizerError(f"the piece {piece!r} is not byte-level: {error.args[0]!r} stands for no byte") from None

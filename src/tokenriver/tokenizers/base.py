@@ -1,0 +1,158 @@
+"""What every tokenizer offers, and how texts become one batch: the words that building and checking rely on."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
+
+import numpy as np
+
+from tokenriver.batches import TextBatch, TokenBatch
+from tokenriver.errors import TokenizerError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import ArrayLike, NDArray
+
+__all__ = ["Backend", "Texts", "Tokenizer", "as_text_batch", "checked_ids", "encoder_failure", "merge_batches"]
+
+Backend = Literal["fast", "reference"]
+Texts: TypeAlias = "Sequence[str | bytes] | TextBatch"
+
+
+class Tokenizer(Protocol):
+    """Text to ids and back. Ids never include a separator or begin-of-text: whoever joins documents adds it.
+
+    `encode_batch` may be called from several threads at once on one object; the encoder runs without the GIL.
+    A TextBatch is trusted to hold valid UTF-8 (the readers check it); a sequence of str or bytes is checked here.
+    """
+
+    @property
+    def tokenizer_id(self) -> str:
+        """Short name for folders and manifests, for example "gpt2"."""
+
+    @property
+    def sha256(self) -> str:
+        """SHA-256 in hex of the artifact (the bytes of tokenizer.json, of the .model file, …)."""
+
+    @property
+    def vocab_size(self) -> int:
+        """One more than the largest id."""
+
+    @property
+    def separator_id(self) -> int | None:
+        """The id to put between documents, or None."""
+
+    @property
+    def separator_position(self) -> Literal["before"]:
+        """Where the tokenizer's layouts put the separator by default."""
+
+    @property
+    def bos_id(self) -> int | None:
+        """The id that the vocabulary names as begin of text, or None."""
+
+    @property
+    def backend(self) -> Backend:
+        """What encodes: "fast" (gigatoken, with the reference for the texts it is not exact on) or "reference"."""
+
+    @property
+    def backend_version(self) -> str:
+        """The encoding libraries and their versions."""
+
+    @property
+    def special_texts(self) -> tuple[str, ...]:
+        """The strings that spell special tokens; inside a document they are ordinary text."""
+
+    def encode(self, text: str | bytes) -> NDArray[np.uint32]:
+        """Ids of one text, uint32 [n]."""
+
+    def encode_batch(self, texts: Texts, *, parallel: bool = True) -> TokenBatch:
+        """Ids of many texts. `parallel=False` keeps the work on the calling thread. Raises TokenizerError."""
+
+    def reference_encode_batch(self, texts: Texts) -> TokenBatch:
+        """The same ids, all from the reference library."""
+
+    def decode(self, ids: ArrayLike) -> str:
+        """Text of ids; bytes that are not UTF-8 become U+FFFD."""
+
+    def decode_bytes(self, ids: ArrayLike) -> bytes:
+        """Bytes of ids, exactly as the vocabulary holds them. Special ids give no bytes."""
+
+    def token_bytes_table(self) -> list[bytes]:
+        """Raw bytes of every id, [vocab_size]; special ids are b""."""
+
+
+def as_text_batch(texts: Texts) -> TextBatch:
+    """Join texts into one batch. A lone surrogate or bytes that are not UTF-8 raise TokenizerError naming the text."""
+    if isinstance(texts, TextBatch):
+        return texts
+    pieces: list[bytes] = []
+    for i, text in enumerate(texts):
+        try:
+            if isinstance(text, str):
+                pieces.append(text.encode())
+            else:
+                text.decode()
+                pieces.append(text)
+        except UnicodeError as error:
+            raise TokenizerError(
+                f"document {i} is not Unicode text: {error.reason} at {error.start}; "
+                f"expected valid UTF-8 without lone surrogates"
+                if isinstance(error, (UnicodeEncodeError, UnicodeDecodeError))
+                else f"document {i} is not Unicode text: {error}"
+            ) from None
+    return TextBatch.from_texts(pieces)
+
+
+def merge_batches(first: TokenBatch, second: TokenBatch, is_second: NDArray[np.bool_]) -> TokenBatch:
+    """Interleave two batches: document i comes from `second` where is_second[i], else from `first`, in order."""
+    lengths = np.empty(len(is_second), np.int64)
+    lengths[~is_second] = first.lengths
+    lengths[is_second] = second.lengths
+    offsets = np.zeros(len(is_second) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    if len(second) * 8 > len(first):
+        ids = np.empty(int(offsets[-1]), np.uint32)
+        from_second = np.repeat(is_second, lengths)
+        ids[from_second] = second.ids
+        ids[~from_second] = first.ids
+    else:
+        ids = _insert_few(first, second, is_second)
+    return TokenBatch(ids, offsets, second.n_reference)
+
+
+def _insert_few(first: TokenBatch, second: TokenBatch, is_second: NDArray[np.bool_]) -> NDArray[np.uint32]:
+    """The ids of merge_batches as runs copied whole: cheaper than a mask a token where few come from `second`."""
+    parts: list[NDArray[np.uint32]] = []
+    done = 0
+    for k, position in enumerate(np.flatnonzero(is_second)):
+        upto = int(position) - k
+        parts += [first.ids[first.offsets[done] : first.offsets[upto]], second[k]]
+        done = upto
+    parts.append(first.ids[first.offsets[done] :])
+    return np.concatenate(parts)
+
+
+def checked_ids(ids: ArrayLike, *, vocab_size: int) -> NDArray[np.int64]:
+    """Ids as int64 [n]; one outside the vocabulary raises TokenizerError naming it and its position."""
+    array = np.asarray(ids)
+    if array.size == 0:
+        return np.zeros(0, np.int64)
+    if array.dtype.kind not in "iu":
+        raise TokenizerError(f"ids have the type {array.dtype}; expected integers")
+    array = array.astype(np.int64).reshape(-1)
+    wrong = np.flatnonzero((array < 0) | (array >= vocab_size))
+    if len(wrong):
+        at = int(wrong[0])
+        raise TokenizerError(f"id {int(array[at])} at position {at} is outside the vocabulary of {vocab_size} ids")
+    return array
+
+
+def encoder_failure(error: BaseException) -> TokenizerError:
+    """A failure inside an encoder as a TokenizerError; what is not the encoder's (Ctrl-C, exit) goes on as it is.
+
+    Encoders written in Rust panic with an exception that derives from BaseException alone.
+    """
+    if isinstance(error, (KeyboardInterrupt, SystemExit, GeneratorExit, MemoryError)):
+        raise error
+    return TokenizerError(f"{type(error).__name__}: {error}")

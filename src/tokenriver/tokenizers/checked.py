@@ -1,0 +1,206 @@
+"""A vocabulary's tokenizer: gigatoken for the texts on which it is exact, the reference library for the others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal, Protocol
+
+import numpy as np
+
+from tokenriver.batches import TextBatch, TokenBatch
+from tokenriver.errors import TokenizerError
+from tokenriver.tokenizers.base import as_text_batch, checked_ids, merge_batches
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import ArrayLike, NDArray
+
+    from tokenriver.tokenizers.base import Backend, Texts
+    from tokenriver.tokenizers.fast import FastEncoder
+    from tokenriver.tokenizers.suspects import SuspectFinder
+
+__all__ = ["CheckedTokenizer", "FastPath", "Reference", "Vocabulary"]
+
+_DIGIT_0 = np.uint8(ord("0"))
+
+
+class Reference(Protocol):
+    """The library that defines a tokenizer's ids."""
+
+    @property
+    def version(self) -> str:
+        """Library and version, for example "tokenizers 0.22.1"."""
+
+    def encode(self, batch: TextBatch, *, parallel: bool) -> TokenBatch:
+        """Ids of every text, special-token text taken as ordinary text; failures raise TokenizerError."""
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """What a vocabulary file says, whatever encodes with it. `token_bytes` has one entry an id, b"" for special ids.
+
+    `prefix_space`: the encoder puts a space before the text, so decoding takes one off the first piece.
+    `unknown`: what decoding gives for ids that stand for unknown text, by id.
+    """
+
+    tokenizer_id: str
+    sha256: str
+    token_bytes: list[bytes]
+    special_texts: tuple[str, ...]
+    separator_id: int | None
+    bos_id: int | None = None
+    prefix_space: bool = False
+    unknown: dict[int, bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class FastPath:
+    """A gigatoken encoder, what finds the texts that it may get wrong, and whether digits stand alone.
+
+    With `cut_digits` every ASCII digit is encoded as a text of its own: a pre-tokenizer that gigatoken lacks.
+    """
+
+    encoder: FastEncoder
+    suspects: SuspectFinder
+    version: str
+    cut_digits: bool = False
+
+    def encode(self, batch: TextBatch, *, parallel: bool) -> TokenBatch:
+        """Ids of every text, none of them suspect."""
+        if not self.cut_digits:
+            return self.encoder.encode(batch, parallel=parallel)
+        bounds, of_text = _digit_cuts(batch)
+        pieces = self.encoder.encode(TextBatch(batch.data, bounds), parallel=parallel)
+        return TokenBatch(pieces.ids, pieces.offsets[of_text])
+
+
+def _digit_cuts(batch: TextBatch) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Borders of the pieces when each ASCII digit is one, int64; and where each text's border stands among them."""
+    first, last = int(batch.offsets[0]), int(batch.offsets[-1])
+    digits = np.flatnonzero((batch.data[first:last] - _DIGIT_0) < 10) + first
+    is_border = np.zeros(last - first + 1, np.bool_)
+    is_border[digits - first] = True
+    is_border[digits - first + 1] = True
+    is_border[batch.offsets - first] = True
+    bounds = np.flatnonzero(is_border) + first
+    return bounds, np.searchsorted(bounds, batch.offsets)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedTokenizer:
+    """A Tokenizer over a vocabulary. Without a fast path every text takes the reference."""
+
+    vocabulary: Vocabulary
+    reference: Reference
+    fast: FastPath | None
+
+    @property
+    def tokenizer_id(self) -> str:
+        """Short name for folders and manifests."""
+        return self.vocabulary.tokenizer_id
+
+    @property
+    def sha256(self) -> str:
+        """SHA-256 in hex of the artifact."""
+        return self.vocabulary.sha256
+
+    @property
+    def vocab_size(self) -> int:
+        """One more than the largest id."""
+        return len(self.vocabulary.token_bytes)
+
+    @property
+    def separator_id(self) -> int | None:
+        """The id to put between documents, or None."""
+        return self.vocabulary.separator_id
+
+    @property
+    def separator_position(self) -> Literal["before"]:
+        """Before each document."""
+        return "before"
+
+    @property
+    def bos_id(self) -> int | None:
+        """The id that the vocabulary names as begin of text, or None."""
+        return self.vocabulary.bos_id
+
+    @property
+    def backend(self) -> Backend:
+        """What really encodes."""
+        return "reference" if self.fast is None else "fast"
+
+    @property
+    def backend_version(self) -> str:
+        """Both libraries' versions with the fast path, else the reference's."""
+        return self.reference.version if self.fast is None else f"{self.fast.version}, {self.reference.version}"
+
+    @property
+    def special_texts(self) -> tuple[str, ...]:
+        """The strings that spell special tokens."""
+        return self.vocabulary.special_texts
+
+    def encode(self, text: str | bytes) -> NDArray[np.uint32]:
+        """Ids of one text, uint32 [n]."""
+        return self.encode_batch([text]).ids
+
+    def encode_batch(self, texts: Texts, *, parallel: bool = True) -> TokenBatch:
+        """Ids of many texts, equal to the reference's; `n_reference` of the texts were encoded by it."""
+        batch = as_text_batch(texts)
+        if self.fast is None:
+            return self._by_reference(batch, np.arange(len(batch)), parallel=parallel)
+        suspect = self.fast.suspects.documents(batch)
+        if not suspect.any():
+            return self._by_fast(self.fast, batch, np.arange(len(batch)), parallel=parallel)
+        certain = self._by_fast(self.fast, batch.take(~suspect), np.flatnonzero(~suspect), parallel=parallel)
+        others = self._by_reference(batch.take(suspect), np.flatnonzero(suspect), parallel=parallel)
+        return merge_batches(certain, others, suspect)
+
+    def reference_encode_batch(self, texts: Texts) -> TokenBatch:
+        """The same ids, all from the reference library."""
+        batch = as_text_batch(texts)
+        return self._by_reference(batch, np.arange(len(batch)), parallel=True)
+
+    def _by_fast(self, fast: FastPath, batch: TextBatch, numbers: NDArray[np.int64], *, parallel: bool) -> TokenBatch:
+        return _naming_the_text(lambda part: fast.encode(part, parallel=parallel), batch, numbers)
+
+    def _by_reference(self, batch: TextBatch, numbers: NDArray[np.int64], *, parallel: bool) -> TokenBatch:
+        tokens = _naming_the_text(lambda part: self.reference.encode(part, parallel=parallel), batch, numbers)
+        return TokenBatch(tokens.ids, tokens.offsets, len(batch))
+
+    def decode(self, ids: ArrayLike) -> str:
+        """Text of ids; bytes that are not UTF-8 become U+FFFD."""
+        return self.decode_bytes(ids).decode(errors="replace")
+
+    def decode_bytes(self, ids: ArrayLike) -> bytes:
+        """The bytes of ids' pieces joined, without the space that the encoder put before the text."""
+        table = self.vocabulary.token_bytes
+        unknown = self.vocabulary.unknown
+        array = checked_ids(ids, vocab_size=len(table)).tolist()
+        joined = b"".join([unknown.get(i, table[i]) for i in array] if unknown else [table[i] for i in array])
+        return joined.removeprefix(b" ") if self.vocabulary.prefix_space else joined
+
+    def token_bytes_table(self) -> list[bytes]:
+        """Raw bytes of every id, [vocab_size]; special ids are b"". A fresh list."""
+        return list(self.vocabulary.token_bytes)
+
+
+def _naming_the_text(
+    encode: Callable[[TextBatch], TokenBatch], batch: TextBatch, numbers: NDArray[np.int64]
+) -> TokenBatch:
+    """Encode; on failure find the first text that fails by halving, and raise TokenizerError with its number."""
+    try:
+        return encode(batch)
+    except TokenizerError as error:
+        failure = error
+    start, stop = 0, len(batch)
+    while stop - start > 1:
+        middle = (start + stop) // 2
+        try:
+            encode(batch.slice(start, middle))
+            start = middle
+        except TokenizerError as error:
+            stop, failure = middle, error
+    raise TokenizerError(
+        f"document {int(numbers[start])} cannot be encoded ({len(batch[start]):,} bytes): {failure}"
+    ) from failure

@@ -1,0 +1,193 @@
+"""SentencePiece models: the reference is `sentencepiece`, the fast path gigatoken for BPE with byte fallback."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import warnings
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import sentencepiece
+
+from tokenriver.errors import TokenizerError
+from tokenriver.tokenizers.base import Backend, encoder_failure
+from tokenriver.tokenizers.bpe import load_gigatoken, token_batch
+from tokenriver.tokenizers.checked import CheckedTokenizer, FastPath, Vocabulary
+from tokenriver.tokenizers.fast import FastEncoder
+from tokenriver.tokenizers.sentencepiece_model import (
+    BYTE,
+    CONTROL,
+    NORMAL,
+    UNKNOWN,
+    UNUSED,
+    USER_DEFINED,
+    ModelFile,
+    later_code_points,
+)
+from tokenriver.tokenizers.separator import choose_separator
+from tokenriver.tokenizers.suspects import SuspectFinder
+from tokenriver.tokenizers.unicode_suspects import normalized
+
+if TYPE_CHECKING:
+    from tokenriver.batches import TextBatch, TokenBatch
+
+__all__ = ["SentencePieceReference", "sentencepiece_tokenizer", "to_tokenizer_json"]
+
+_SPACE = "▁"
+
+
+@dataclass(frozen=True, slots=True)
+class SentencePieceReference:
+    """`sentencepiece` itself, without begin or end ids."""
+
+    processor: Any
+
+    @classmethod
+    def from_bytes(cls, raw: bytes, *, where: str) -> SentencePieceReference:
+        """Load a model's bytes; raises TokenizerError where the library refuses them."""
+        try:
+            return cls(sentencepiece.SentencePieceProcessor(model_proto=raw))
+        except Exception as error:
+            raise TokenizerError(f"{where}: the sentencepiece library refuses it: {error}") from error
+
+    @property
+    def version(self) -> str:
+        """Library and version."""
+        return f"sentencepiece {version('sentencepiece')}"
+
+    def encode(self, batch: TextBatch, *, parallel: bool) -> TokenBatch:
+        """Ids of every text, on as many threads as there are processors unless parallel is False."""
+        n_threads = (os.cpu_count() or 1) if parallel else 1
+        try:
+            ids = self.processor.encode(batch.texts(), out_type=int, num_threads=n_threads)
+        except BaseException as error:
+            raise encoder_failure(error) from error
+        return token_batch([np.array(one, np.uint32) for one in ids])
+
+
+def sentencepiece_tokenizer(
+    raw: bytes,
+    *,
+    where: str,
+    tokenizer_id: str,
+    sha256: str,
+    separator: int | str | None,
+    configured: int | str | None,
+    backend: Backend,
+) -> CheckedTokenizer:
+    """Build the tokenizer of a .model file's bytes. `where` names it in errors and in the fallback warning."""
+    model = ModelFile.parse(raw, where=where)
+    reference = SentencePieceReference.from_bytes(raw, where=where)
+    bos, eos = int(reference.processor.bos_id()), int(reference.processor.eos_id())
+    chosen = choose_separator(
+        separator,
+        ids={p.text: i for i, p in enumerate(model.pieces)},
+        special={},
+        vocab_size=len(model.pieces),
+        configured=configured if configured is not None or eos < 0 else eos,
+        where=where,
+    )
+    vocabulary = Vocabulary(
+        tokenizer_id,
+        sha256,
+        [_bytes_of(piece.text, piece.kind) for piece in model.pieces],
+        tuple(piece.text for piece in model.pieces if piece.kind == CONTROL),
+        chosen,
+        bos_id=bos if bos >= 0 else None,
+        prefix_space=model.add_dummy_prefix,
+        unknown={i: model.unknown_surface.encode() for i, p in enumerate(model.pieces) if p.kind == UNKNOWN},
+    )
+    fast = None
+    if backend == "fast":
+        try:
+            fast = _fast_path(model)
+        except TokenizerError as error:
+            warnings.warn(
+                f"{where}: encoding with {reference.version} alone, which is slower, because {error}", stacklevel=2
+            )
+    return CheckedTokenizer(vocabulary, reference, fast)
+
+
+def _bytes_of(text: str, kind: int) -> bytes:
+    if kind in (CONTROL, UNKNOWN, UNUSED):
+        return b""
+    return bytes([int(text[3:5], 16)]) if kind == BYTE else text.replace(_SPACE, " ").encode()
+
+
+def _fast_path(model: ModelFile) -> FastPath:
+    text = to_tokenizer_json(model)
+    suspects = normalized(later_code_points(model.charsmap)) if model.charsmap else np.zeros(0x110000, np.bool_)
+    return FastPath(
+        FastEncoder(lambda: load_gigatoken(text)), SuspectFinder(suspects), f"gigatoken {version('gigatoken')}"
+    )
+
+
+def to_tokenizer_json(model: ModelFile) -> str:
+    """The model as a tokenizer.json that gigatoken reads; TokenizerError, saying why, where it has no such form.
+
+    Control pieces are left out of the added tokens and of the merges, so that their text is ordinary text.
+    """
+    for is_wrong, reason in (
+        (not model.is_bpe, "it is not a BPE model"),
+        (not model.byte_fallback, "it has no byte fallback"),
+        (model.whitespace_as_suffix, "it puts white space at the end of pieces"),
+        (not model.escape_whitespaces, "it does not escape white space"),
+        (any(p.kind == UNUSED for p in model.pieces), "it has unused pieces"),
+    ):
+        if is_wrong:
+            raise TokenizerError(reason)
+    user_defined = [(i, p.text) for i, p in enumerate(model.pieces) if p.kind == USER_DEFINED]
+    spec = {
+        "version": "1.0",
+        "added_tokens": [
+            {"id": i, "content": text, "special": False, "normalized": False}
+            | dict.fromkeys(("single_word", "lstrip", "rstrip"), False)
+            for i, text in user_defined
+        ],
+        "normalizer": {"type": "Sequence", "normalizers": _normalizers(model)},
+        "pre_tokenizer": None,
+        "post_processor": None,
+        "decoder": None,
+        "model": {
+            "type": "BPE",
+            "unk_token": next((p.text for p in model.pieces if p.kind == UNKNOWN), None),
+            "fuse_unk": True,
+            "byte_fallback": True,
+            "vocab": {p.text: i for i, p in enumerate(model.pieces)},
+            "merges": _merges(model),
+        },
+    }
+    return json.dumps(spec, ensure_ascii=False)
+
+
+def _normalizers(model: ModelFile) -> list[dict[str, Any]]:
+    steps: list[dict[str, Any]] = []
+    if model.charsmap:
+        steps.append({"type": "Precompiled", "precompiled_charsmap": base64.b64encode(model.charsmap).decode()})
+    if model.remove_extra_whitespaces:
+        steps.append({"type": "Strip", "strip_left": True, "strip_right": True})
+        steps.append({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "})
+    if model.add_dummy_prefix:
+        steps.append({"type": "Prepend", "prepend": _SPACE})
+    steps.append({"type": "Replace", "pattern": {"String": " "}, "content": _SPACE})
+    return steps
+
+
+def _merges(model: ModelFile) -> list[list[str]]:
+    """Every split of a piece into two pieces, best score first: sentencepiece joins by the score of the result.
+
+    Among the splits of pieces of one score the longer left part goes first, as the leftmost pair does there.
+    """
+    normal = {p.text: p.score for p in model.pieces if p.kind == NORMAL}
+    ranked = [
+        (-score, -cut, text)
+        for text, score in normal.items()
+        for cut in range(1, len(text))
+        if text[:cut] in normal and text[cut:] in normal
+    ]
+    ranked.sort()
+    return [[text[:-cut], text[-cut:]] for _, cut, text in ranked]

@@ -1,0 +1,104 @@
+"""Which documents hold a code point on which two encoders may disagree: found on raw UTF-8, a batch at a time.
+
+The fast encoder and its reference agree on nearly every text; where they may not, a code point in the text tells
+(one that only a newer Unicode version assigns, a combining mark that the normaliser reorders, …). Documents that
+hold one go to the reference. Finding them must cost next to nothing on ordinary text, so it works in steps that
+each see fewer bytes: 8-byte words with a byte ≥ 0x80, lead bytes in them, (lead, second) pairs, whole code points.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import NDArray
+
+    from tokenriver.batches import TextBatch
+
+__all__ = ["SuspectFinder"]
+
+_N_CODE_POINTS = 0x110000
+_HIGH_BITS = np.uint64(0x8080808080808080)
+_DENSE = 4
+"""With more than one in so many 8-byte words holding a byte ≥ 0x80, all bytes are looked at instead."""
+
+
+class SuspectFinder:
+    """Finds documents that hold a code point of a set (bool [0x110000]).
+
+    `ascii_ranges` are (first, last) byte ranges below 0x80 to find as well; each costs a pass over the batch.
+    """
+
+    def __init__(self, suspects: NDArray[np.bool_], *, ascii_ranges: Iterable[tuple[int, int]] = ()) -> None:
+        self._ascii_ranges = tuple(ascii_ranges)
+        self._is_suspect = suspects.copy()
+        self._is_suspect[:0x80] = False
+        self._pairs = _pair_table(self._is_suspect)
+        self._any_wide = bool(self._pairs.any())
+
+    def documents(self, batch: TextBatch) -> NDArray[np.bool_]:
+        """bool [n]: which texts hold a code point of the set."""
+        found = np.zeros(len(batch), np.bool_)
+        data = batch.data[int(batch.offsets[0]) : int(batch.offsets[-1])]
+        starts = batch.offsets - batch.offsets[0]
+        for positions in self._positions(data):
+            if len(positions):
+                found[np.searchsorted(starts, positions, side="right") - 1] = True
+        return found
+
+    def _positions(self, data: NDArray[np.uint8]) -> list[NDArray[np.int64]]:
+        positions = [
+            np.flatnonzero((data - np.uint8(first)) <= np.uint8(last - first)) for first, last in self._ascii_ranges
+        ]
+        if self._any_wide:
+            positions.append(self._wide_positions(data))
+        return positions
+
+    def _wide_positions(self, data: NDArray[np.uint8]) -> NDArray[np.int64]:
+        leads: NDArray[np.int64] = _lead_positions(data)
+        leads = leads[leads + 1 < len(data)]
+        pairs = (data[leads].astype(np.uint16) << np.uint16(8)) | data[leads + 1]
+        leads = leads[self._pairs[pairs]]
+        found: NDArray[np.int64] = leads[self._is_suspect[_code_points(data, leads)]]
+        return found
+
+
+def _lead_positions(data: NDArray[np.uint8]) -> NDArray[np.int64]:
+    """Where a sequence of two to four bytes starts, ascending int64."""
+    n_words = len(data) // 8
+    hot = np.flatnonzero(data[: n_words * 8].view(np.uint64) & _HIGH_BITS)
+    if len(hot) * _DENSE > n_words:
+        return np.flatnonzero(data >= 0xC2)
+    inside = (hot[:, None] * 8 + np.arange(8)).reshape(-1)
+    positions = np.concatenate([inside, np.arange(n_words * 8, len(data))])
+    leads: NDArray[np.int64] = positions[data[positions] >= 0xC2]
+    return leads
+
+
+def _code_points(data: NDArray[np.uint8], leads: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The code points that start at `leads`; a sequence cut off by the end of the data reads its last byte again."""
+    last = len(data) - 1
+    one, two, three, four = (data[np.minimum(leads + k, last)].astype(np.int64) for k in range(4))
+    wide = ((one & 0x1F) << 6) | (two & 0x3F)
+    wide3 = ((one & 0x0F) << 12) | ((two & 0x3F) << 6) | (three & 0x3F)
+    wide4 = ((one & 0x07) << 18) | ((two & 0x3F) << 12) | ((three & 0x3F) << 6) | (four & 0x3F)
+    result = np.where(one < 0xE0, wide, np.where(one < 0xF0, wide3, wide4))
+    return np.minimum(result, _N_CODE_POINTS - 1)
+
+
+def _pair_table(is_suspect: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """bool [65536] by (lead << 8 | second byte): whether any code point that starts so is in the set."""
+    table = np.zeros(1 << 16, np.bool_)
+    points = np.flatnonzero(is_suspect)
+    two, three, four = points < 0x800, (points >= 0x800) & (points < 0x10000), points >= 0x10000
+    p = points[two]
+    table[((0xC0 | (p >> 6)) << 8) | (0x80 | (p & 0x3F))] = True
+    p = points[three]
+    table[((0xE0 | (p >> 12)) << 8) | (0x80 | ((p >> 6) & 0x3F))] = True
+    p = points[four]
+    table[((0xF0 | (p >> 18)) << 8) | (0x80 | ((p >> 12) & 0x3F))] = True
+    return table
