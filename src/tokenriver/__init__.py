@@ -16,8 +16,8 @@ if TYPE_CHECKING:
         IntegrityError,
         MissingDependencyError,
         ResumeError,
-        TokenizerError,
         TokenRiverError,
+        TokenizerError,
         UsageError,
     )
     from tokenriver.shards.reader import Shard, open_shard
