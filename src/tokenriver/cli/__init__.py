@@ -1,0 +1,89 @@
+"""The command `tokenriver`: one module a command; each parses, calls one library function and prints.
+
+Exit codes: 0 done, 1 our errors (bad input, findings of verify), 2 a command line that cannot work, 130 interrupted.
+An error is one line on standard error, never a traceback; TOKENRIVER_DEBUG=1 shows the traceback too.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tokenriver import __version__
+from tokenriver.cli.inspect import inspect_command
+from tokenriver.cli.verify import verify_command
+from tokenriver.errors import TokenRiverError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    name="tokenriver",
+    help="Text to token shards to training batches: exact, fast, with nothing lost.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # plain help: rich alone would take as long to load as all the rest
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+app.command("verify")(verify_command)
+app.command("inspect")(inspect_command)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        print(f"tokenriver {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    _version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Text to token shards to training batches: exact, fast, with nothing lost."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line (default: `sys.argv`) and return its exit code; errors are printed, not raised."""
+    for stream in (sys.stdout, sys.stderr):
+        # A document or a file name may hold what the console's encoding lacks; that is no reason to stop.
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        code = app(args=None if arguments is None else list(arguments), prog_name="tokenriver", standalone_mode=False)
+        sys.stdout.flush()
+    except (KeyboardInterrupt, typer.Abort):
+        print("tokenriver: interrupted", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        # The reader of our output went away (`| head`). Python would complain again when it flushes at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
+    except Exception as error:
+        if os.environ.get("TOKENRIVER_DEBUG") == "1":
+            traceback.print_exc()
+        message, code = _explain(error)
+        print(f"tokenriver: {' '.join(message.splitlines())}", file=sys.stderr)
+    return code if isinstance(code, int) else 0
+
+
+def _explain(error: Exception) -> tuple[str, int]:
+    """The one line and the exit code for an error."""
+    if isinstance(error, TokenRiverError):
+        return str(error), 2 if isinstance(error, UsageError) else 1
+    if hasattr(error, "format_message"):
+        # The parser's own errors; typer has moved their class between versions, their shape has stayed.
+        context = getattr(error, "ctx", None)
+        hint = f" (see {context.command_path} --help)" if context is not None else ""
+        return f"{error.format_message()}{hint}", getattr(error, "exit_code", 2)
+    if isinstance(error, OSError):
+        where = f"{error.filename}: " if error.filename is not None else ""
+        return f"{where}{error.strerror or error}", 1
+    return f"internal error, please report it: {type(error).__name__}: {error} (TOKENRIVER_DEBUG=1 shows where)", 1

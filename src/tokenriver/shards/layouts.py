@@ -9,10 +9,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal, get_args
+from typing import TYPE_CHECKING, Literal, get_args
 
 from tokenriver.errors import UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = [
     "BUILD_RECORD",

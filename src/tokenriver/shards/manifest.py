@@ -35,7 +35,8 @@ __all__ = [
 MAX_JSON_BYTES = 64 << 20
 """A manifest of 100,000 shards, the most that five digits can name, takes about 20 MB."""
 
-_Sha256 = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$")]
+# The length too: in Python's dialect "$" also matches before a last line end.
+_Sha256 = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$", max_length=64)]
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 _Name = Annotated[str, msgspec.Meta(min_length=1)]
 _SHARD_NAME = re.compile(r"(train|val)-[0-9]{5}\.bin")

@@ -1,0 +1,51 @@
+"""`tokenriver verify`: check shards and data sets, and name everything that is wrong."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tokenriver.files import human_bytes, human_count
+
+__all__ = ["verify_command"]
+
+
+def verify_command(
+    paths: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="PATH", help="Shards, manifests, data sets in any layout, or directories with data sets below."
+        ),
+    ],
+    inputs: Annotated[
+        bool, typer.Option("--inputs", help="Also hash the inputs again that the build recorded.")
+    ] = False,
+    workers: Annotated[
+        int | None, typer.Option("--workers", min=1, help="Files checked at the same time.", show_default="CPUs")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print a report for programs.")] = False,
+) -> None:
+    """Check header, size, id range, checksum, counts and manifest of shards; exit code 1 if anything is wrong."""
+    from tokenriver.shards.verify import verify
+
+    start = time.perf_counter()
+    report = verify(paths, inputs=inputs, workers=workers)
+    seconds = time.perf_counter() - start
+    if as_json:
+        findings = [{"path": str(f.path), "problem": f.problem} for f in report.findings]
+        facts = {"files_checked": report.files_checked, "tokens": report.tokens, "bytes": report.bytes}
+        print(json.dumps({"ok": not findings, **facts, "seconds": round(seconds, 3), "findings": findings}, indent=2))
+    else:
+        for finding in report.findings:
+            print(f"{finding.path}: {finding.problem}")
+        verdict = f"{human_count(len(report.findings))} findings" if report.findings else "all good"
+        print(
+            f"{verdict}: {human_count(report.files_checked)} shards, {human_count(report.tokens)} tokens, "
+            f"{human_bytes(report.bytes)} in {seconds:.1f} s"
+        )
+    if report.findings:
+        raise typer.Exit(1)

@@ -1,0 +1,255 @@
+"""What a path given to verification stands for: data sets, loose shards, and what a directory lacks or has too much.
+
+Nothing is read here but names, manifests and build records.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from functools import cache
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from tokenriver.errors import FormatError
+from tokenriver.files import PART_SUFFIX
+from tokenriver.shards.layouts import (
+    BUILD_RECORD,
+    CORPUS_RECORD,
+    JOURNAL,
+    MANIFEST,
+    Layout,
+    parse_shard_name,
+    record_prefix,
+)
+from tokenriver.shards.manifest import ManifestFile, TokensManifest, parse_manifest, read_limited
+from tokenriver.shards.record import BuildRecord, read_record
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+__all__ = ["DataSet", "Finding", "Found", "find_data"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong, and the file or directory that it is wrong with."""
+
+    path: Path
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class DataSet:
+    """Shards that one manifest or build record lists. `only` limits the check to one of them (None: all)."""
+
+    directory: Path
+    source: Path
+    layout: Layout
+    files: tuple[ManifestFile, ...]
+    vocab_size: int
+    separator_id: int | None
+    separator_position: Literal["before", "after"]
+    manifest: TokensManifest | None
+    record: BuildRecord | None
+    only: str | None = None
+
+    @property
+    def checked_files(self) -> tuple[ManifestFile, ...]:
+        """The files to look into."""
+        return self.files if self.only is None else tuple(f for f in self.files if f.name == self.only)
+
+
+@dataclass(slots=True)
+class Found:
+    """Everything that the paths stand for, each thing once."""
+
+    data_sets: list[DataSet] = field(default_factory=list)
+    loose: list[Path] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.data_sets or self.loose or self.findings)
+
+    def add(self, other: Found) -> None:
+        """Take in another's things that are not here yet; a whole data set takes the place of single shards of it."""
+        whole = {d.source for d in [*self.data_sets, *other.data_sets] if d.only is None}
+        self.data_sets = [d for d in self.data_sets if d.only is None or d.source not in whole]
+        known = {(d.source, d.only) for d in self.data_sets}
+        self.data_sets += [
+            d for d in other.data_sets if (d.source, d.only) not in known and (d.only is None or d.source not in whole)
+        ]
+        self.loose += [p for p in other.loose if p not in self.loose]
+        self.findings += [f for f in other.findings if f not in self.findings]
+
+
+def find_data(paths: Iterable[Path]) -> Found:
+    """Resolve shards, manifests, records, data set directories and roots above them; problems become findings."""
+    found = Found()
+    look = cache(_look_into)
+    for path in paths:
+        try:
+            found.add(_find_one(path, look))
+        except OSError as error:
+            found.findings.append(Finding(Path(error.filename or path), error.strerror or str(error)))
+    return found
+
+
+def _find_one(path: Path, look: Callable[[Path], Found]) -> Found:
+    if path.is_dir():
+        return _walk(path)
+    if not path.exists():
+        return Found(findings=[Finding(path, "no such file or directory")])
+    if not path.is_file():
+        return Found(findings=[Finding(path, "not a regular file")])
+    if path.name.endswith(PART_SUFFIX):
+        return Found(findings=[Finding(path, "unfinished: a part that was never renamed")])
+    if path.name.endswith((MANIFEST, BUILD_RECORD, CORPUS_RECORD, JOURNAL)):
+        return look(path.parent)
+    return _find_shard(path, look(path.parent))
+
+
+def _find_shard(path: Path, beside: Found) -> Found:
+    """One shard, with what a manifest or record beside it says of it."""
+    listing = next((d for d in beside.data_sets if any(f.name == path.name for f in d.files)), None)
+    if listing is not None:
+        fields = {name: getattr(listing, name) for name in DataSet.__dataclass_fields__}
+        return Found(data_sets=[DataSet(**{**fields, "only": path.name})])
+    return Found(loose=[path], findings=[f for f in beside.findings if f.path == path])
+
+
+def _walk(root: Path) -> Found:
+    found = Found()
+    unreadable: list[OSError] = []
+    for directory, children, _ in os.walk(root, onerror=unreadable.append):
+        children.sort()
+        found.add(_look_into(Path(directory), skip_corpus=Path(directory) != root))
+    found.findings += [Finding(Path(e.filename), e.strerror or str(e)) for e in unreadable]
+    if not found:
+        found.findings.append(Finding(root, "no token shards, manifests or build records here or below"))
+    return found
+
+
+def _look_into(directory: Path, *, skip_corpus: bool = False) -> Found:
+    """The data sets, loose shards and name-level findings of one directory, without those below it."""
+    names = sorted(entry.name for entry in os.scandir(directory) if entry.is_file())
+    shards = [n for n in names if n.endswith(".bin")]
+    found = Found()
+    found.findings += [
+        Finding(directory / n, "unfinished: a part that was never renamed; run the build again to go on")
+        for n in names
+        if n.endswith(PART_SUFFIX)
+    ]
+    found.findings += [
+        Finding(directory / n, "unfinished: a build stopped here or is still running; run it again to go on")
+        for n in names
+        if n.endswith(JOURNAL)
+    ]
+    if MANIFEST in names:
+        if skip_corpus and not shards and BUILD_RECORD not in names and _is_corpus(directory / MANIFEST):
+            return found
+        _add_tokens(found, directory, has_record=BUILD_RECORD in names)
+    elif {BUILD_RECORD, CORPUS_RECORD, JOURNAL} & set(names) or any(_is_tokens_name(n) for n in names):
+        found.findings.append(
+            Finding(directory, "unfinished: no _MANIFEST.json, which a build writes last; run the build again")
+        )
+    for name in names:
+        if name.endswith(BUILD_RECORD) and name != BUILD_RECORD:
+            _add_prefixed(found, directory / name)
+    _sort_out_rest(found, directory, shards)
+    return found
+
+
+def _is_corpus(path: Path) -> bool:
+    """Whether a manifest is that of a corpus: an artifacts root holds those too, and they are not checked here."""
+    with open(path, "rb") as file:
+        return b'"tokenizer_id"' not in file.read(1 << 16)
+
+
+def _is_tokens_name(name: str) -> bool:
+    parsed = parse_shard_name(name.removesuffix(PART_SUFFIX))
+    return parsed is not None and parsed.dataset == ""
+
+
+def _add_tokens(found: Found, directory: Path, *, has_record: bool) -> None:
+    path = directory / MANIFEST
+    try:
+        manifest = parse_manifest(read_limited(path), path)
+    except (FormatError, OSError) as error:
+        found.findings.append(_finding(path, error))
+        return
+    record = _record_or_finding(found, directory / BUILD_RECORD) if has_record else None
+    found.data_sets.append(
+        DataSet(
+            directory=directory,
+            source=path,
+            layout="tokens",
+            files=tuple(manifest.files),
+            vocab_size=manifest.vocab_size,
+            separator_id=manifest.doc_sep_id,
+            separator_position=record.tokenizer.separator_position if record else "before",
+            manifest=manifest,
+            record=record,
+        )
+    )
+
+
+def _add_prefixed(found: Found, path: Path) -> None:
+    record = _record_or_finding(found, path)
+    if record is None:
+        return
+    if record_prefix(record.layout, record.dataset) + BUILD_RECORD != path.name:
+        found.findings.append(
+            Finding(path, f"its name does not go with layout {record.layout!r} and dataset {record.dataset!r}")
+        )
+    found.data_sets.append(
+        DataSet(
+            directory=path.parent,
+            source=path,
+            layout=record.layout,
+            files=tuple(record.files),
+            vocab_size=record.tokenizer.vocab_size,
+            separator_id=record.tokenizer.separator_id,
+            separator_position=record.tokenizer.separator_position,
+            manifest=None,
+            record=record,
+        )
+    )
+
+
+def _record_or_finding(found: Found, path: Path) -> BuildRecord | None:
+    try:
+        return read_record(path)
+    except (FormatError, OSError) as error:
+        found.findings.append(_finding(path, error))
+        return None
+
+
+def _finding(path: Path, error: FormatError | OSError) -> Finding:
+    text = error.strerror or str(error) if isinstance(error, OSError) else str(error)
+    return Finding(path, text.removeprefix(f"{path}: "))
+
+
+def _sort_out_rest(found: Found, directory: Path, shards: list[str]) -> None:
+    """Shards that nothing lists: additional where a list claims their kind of name, loose elsewhere."""
+    listed = {f.name for d in found.data_sets for f in d.files}
+    prefixes = {record_prefix(d.layout, d.record.dataset if d.record else "") for d in found.data_sets}
+    numbers: dict[str, list[int]] = {}
+    for name in shards:
+        if name in listed:
+            continue
+        parsed = parse_shard_name(name)
+        prefix = parsed.dataset if parsed else None
+        if (directory / MANIFEST) in {d.source for d in found.data_sets} or prefix in prefixes:
+            source = next(d.source.name for d in found.data_sets)
+            found.findings.append(Finding(directory / name, f"additional: {source} does not list it"))
+            continue
+        found.loose.append(directory / name)
+        if parsed and parsed.index is not None:
+            numbers.setdefault(parsed.dataset, []).append(parsed.index)
+    for prefix, indices in numbers.items():
+        gaps = [a + 1 for a, b in pairwise(sorted(set(indices))) if b > a + 1]
+        found.findings += [
+            Finding(directory, f"missing: {prefix or 'the data set'} has no shard number {gap}") for gap in gaps
+        ]

@@ -1,0 +1,196 @@
+"""Check shards and data sets as they lie on disk, and name everything that is wrong; nothing is raised for a fault.
+
+Files are read once each and in parallel, at about the speed at which one core hashes, times the cores.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tokenriver.errors import FormatError, UsageError
+from tokenriver.files import sha256_file
+from tokenriver.shards.checks import data_set_problems, id_problem, key_order_problem, shard_problems
+from tokenriver.shards.discover import DataSet, Finding, find_data
+from tokenriver.shards.layouts import BUILD_RECORD, CORPUS_RECORD, MANIFEST
+from tokenriver.shards.manifest import read_limited
+from tokenriver.shards.scan import Crew, ShardScan, scan_shard
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from concurrent.futures import Future
+
+    from tokenriver.shards.manifest import ManifestFile
+    from tokenriver.shards.record import InputRecord
+
+__all__ = ["Finding", "VerifyReport", "verify"]
+
+
+@dataclass(slots=True)
+class VerifyReport:
+    """What was found wrong (nothing: `ok`), and how much was looked at: whole shards, their ids and bytes."""
+
+    findings: list[Finding] = field(default_factory=list)
+    files_checked: int = 0
+    tokens: int = 0
+    bytes: int = 0
+
+    @property
+    def ok(self) -> bool:
+        """Whether nothing is wrong."""
+        return not self.findings
+
+
+def verify(
+    paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]],
+    *,
+    inputs: bool = False,
+    workers: int | None = None,
+) -> VerifyReport:
+    """Check shards, manifests, data sets in any layout, or directories with data sets somewhere below.
+
+    Header, size, id range, SHA-256, documents against separators, token conservation, the manifest against its
+    schema, and files that are missing, additional or unfinished. With `inputs` the recorded inputs are hashed again.
+    `workers` is how many files are read at the same time (without it, two a processor). Every fault becomes a
+    finding in the report, also an unreadable file; only a `workers` below 1 raises (UsageError).
+    """
+    if workers is not None and workers < 1:
+        raise UsageError(f"--workers is {workers}; it must be 1 or more")
+    given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+    found = find_data(Path(p) for p in given)
+    report = VerifyReport(findings=list(found.findings))
+    with Crew(workers) as crew:
+        loose = [(path, _submit_scan(crew, path)) for path in found.loose]
+        sets = [(d, _submit_set(crew, d)) for d in found.data_sets]
+        hashed = [_submit_inputs(crew, d) for d in found.data_sets] if inputs else []
+        for path, scan in loose:
+            _judge(report, path, scan, None, None)
+        for data_set, scans in sets:
+            _judge_set(report, data_set, scans)
+        for futures in hashed:
+            for future in futures:
+                report.findings += future.result()
+    return report
+
+
+def _submit_scan(crew: Crew, path: Path, data_set: DataSet | None = None) -> Future[ShardScan]:
+    vocab_size = data_set.vocab_size if data_set else 0
+    separator_id = data_set.separator_id if data_set else None
+    return crew.submit(partial(scan_shard, path, crew=crew, vocab_size=vocab_size, separator_id=separator_id))
+
+
+def _submit_set(crew: Crew, data_set: DataSet) -> list[Future[ShardScan]]:
+    return [_submit_scan(crew, data_set.directory / f.name, data_set) for f in data_set.checked_files]
+
+
+def _judge(
+    report: VerifyReport, path: Path, future: Future[ShardScan], file: ManifestFile | None, data_set: DataSet | None
+) -> ShardScan | None:
+    """Add a shard's faults to the report; its scan, or None when it could not be read to the end."""
+    try:
+        scan = future.result()
+    except FileNotFoundError:
+        source = data_set.source.name if data_set else "the directory"
+        report.findings.append(Finding(path, f"missing: {source} lists it"))
+        return None
+    except (FormatError, OSError) as error:
+        report.findings.append(Finding(path, _without_path(error, path)))
+        return None
+    report.files_checked += 1
+    report.tokens += scan.header.n_tokens
+    report.bytes += scan.header.file_bytes
+    problems = shard_problems(scan, file, data_set) if file and data_set else id_problem(scan, 0)
+    report.findings += [Finding(path, problem) for problem in problems]
+    return scan
+
+
+def _judge_set(report: VerifyReport, data_set: DataSet, scans: list[Future[ShardScan]]) -> None:
+    judged = [
+        _judge(report, data_set.directory / file.name, scan, file, data_set)
+        for file, scan in zip(data_set.checked_files, scans, strict=True)
+    ]
+    if data_set.only is not None:
+        return
+    report.findings += [Finding(data_set.source, problem) for problem in data_set_problems(data_set)]
+    if data_set.layout != "tokens" and data_set.separator_position == "after":
+        _judge_total(report, data_set, judged)
+    if data_set.manifest is not None:
+        report.findings += _manifest_findings(data_set)
+
+
+def _judge_total(report: VerifyReport, data_set: DataSet, scans: list[ShardScan | None]) -> None:
+    """With exact cuts and a separator behind each document, documents can be counted over all shards only."""
+    counts = [s.separators for s in scans if s is not None and s.separators is not None]
+    documents = sum(f.n_docs for f in data_set.files)
+    if len(counts) == len(data_set.files) and sum(counts) != documents:
+        problem = f"separator {data_set.separator_id} occurs {sum(counts):,} times in {documents:,} documents"
+        report.findings.append(Finding(data_set.source, problem))
+
+
+def _manifest_findings(data_set: DataSet) -> list[Finding]:
+    """The manifest's own form, and the corpus facts beside it, whose hash it holds."""
+    findings = []
+    try:
+        findings += [Finding(data_set.source, p) for p in key_order_problem(read_limited(data_set.source))]
+        corpus = data_set.directory / CORPUS_RECORD
+        if data_set.manifest is not None and corpus.exists():
+            findings += _corpus_finding(corpus, data_set.manifest.corpus_manifest_sha256)
+    except OSError as error:
+        findings.append(Finding(Path(error.filename or data_set.source), error.strerror or str(error)))
+    return findings
+
+
+def _corpus_finding(path: Path, expected: str) -> list[Finding]:
+    found = sha256_file(path)
+    if found == expected:
+        return []
+    return [Finding(path, f"sha256 is {found}, _MANIFEST.json says corpus_manifest_sha256 {expected}")]
+
+
+def _submit_inputs(crew: Crew, data_set: DataSet) -> list[Future[list[Finding]]]:
+    """Hash every input of a data set again, and the manifest of the corpus that they came from."""
+    record = data_set.record
+    if record is None:
+        missing = Finding(data_set.directory / BUILD_RECORD, "missing, so the inputs are not known")
+        return [crew.submit(lambda: [missing])]
+    if not record.inputs:
+        none = Finding(data_set.directory / BUILD_RECORD, "records no inputs")
+        return [crew.submit(lambda: [none])]
+    work = [crew.submit(partial(_check_input, given)) for given in record.inputs]
+    if data_set.manifest is not None and not (data_set.directory / CORPUS_RECORD).exists():
+        expected = data_set.manifest.corpus_manifest_sha256
+        folders = sorted({Path(given.path).parent for given in record.inputs})
+        work += [crew.submit(partial(_check_corpus_manifest, folder / MANIFEST, expected)) for folder in folders]
+    return work
+
+
+def _check_input(given: InputRecord) -> list[Finding]:
+    path = Path(given.path)
+    if given.path == "-":
+        return [Finding(path, "input was standard input, which cannot be read again")]
+    try:
+        n_bytes = path.stat().st_size
+        if n_bytes != given.n_bytes:
+            return [Finding(path, f"input changed: {n_bytes:,} bytes, {given.n_bytes:,} when the shards were built")]
+        found = sha256_file(path)
+    except OSError as error:
+        return [Finding(path, f"input: {error.strerror or error}")]
+    if found != given.sha256:
+        return [Finding(path, f"input changed: sha256 is {found}, was {given.sha256} when the shards were built")]
+    return []
+
+
+def _check_corpus_manifest(path: Path, expected: str) -> list[Finding]:
+    try:
+        return _corpus_finding(path, expected)
+    except OSError as error:
+        return [Finding(path, f"the corpus's manifest: {error.strerror or error}")]
+
+
+def _without_path(error: Exception, path: Path) -> str:
+    if isinstance(error, OSError):
+        return error.strerror or str(error)
+    return str(error).removeprefix(f"{path}: ")
