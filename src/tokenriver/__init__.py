@@ -16,8 +16,8 @@ if TYPE_CHECKING:
         IntegrityError,
         MissingDependencyError,
         ResumeError,
-        TokenRiverError,
         TokenizerError,
+        TokenRiverError,
         UsageError,
     )
     from tokenriver.shards.reader import Shard, open_shard
