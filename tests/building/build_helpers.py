@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import random
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,8 +13,25 @@ import tokenriver
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from pathlib import Path
 
-WORDS = "the river carries every token down to the sea äöü 河 🌊 and nothing is lost on the way".split()
+WORDS = [
+    "the",
+    "river",
+    "carries",
+    "every",
+    "token",
+    "down",
+    "to",
+    "sea",
+    "äöü",
+    "河",
+    "🌊",
+    "and",
+    "nothing",
+    "is",
+    "lost",
+]
 
 
 def make_texts(n: int, *, seed: int = 1, words: int = 40) -> list[str]:

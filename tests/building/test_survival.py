@@ -184,14 +184,19 @@ def test_a_signal_stops_the_command_cleanly_and_says_how_to_go_on(tmp_path, sign
     assert "goes on" in errors
     assert "Traceback" not in errors
     assert (directory / "_JOURNAL").exists()
-    assert subprocess.run(command, env={**os.environ, "PYTHONPATH": SRC}, capture_output=True, check=False).returncode == 0
+    assert (
+        subprocess.run(command, env={**os.environ, "PYTHONPATH": SRC}, capture_output=True, check=False).returncode == 0
+    )
     assert not (directory / "_JOURNAL").exists()
 
 
 def test_a_full_disk_is_one_error_and_a_rerun_completes(tmp_path):
     mount = tmp_path / "small"
     mount.mkdir()
-    if os.geteuid() or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", mount], check=False).returncode:
+    if (
+        os.geteuid()
+        or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", mount], check=False).returncode
+    ):
         pytest.skip("a tmpfs of a chosen size needs root and mount")
     try:
         source = write_jsonl(tmp_path / "docs.jsonl", make_texts(1000, words=60))
@@ -216,7 +221,7 @@ def test_the_journal_is_on_disk_before_the_rename_and_the_shards_before_the_mani
     real_fsync, real_replace = os.fsync, Path.replace
 
     def name_of(fd):
-        return Path(os.readlink(f"/proc/self/fd/{fd}")).name
+        return Path(f"/proc/self/fd/{fd}").readlink().name
 
     monkeypatch.setattr(os, "fsync", lambda fd: (steps.append(("fsync", name_of(fd))), real_fsync(fd))[1])
     monkeypatch.setattr(

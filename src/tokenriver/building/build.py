@@ -219,9 +219,7 @@ class _Job:
         _refuse_changes(msgspec.to_builtins(heading), content.heading, self.target.directory)
         return Position(*writer.resume(content)), True
 
-    def _stream(
-        self, writer: DatasetWriter, position: Position, progress: ProgressSink | None
-    ) -> list[InputFacts]:
+    def _stream(self, writer: DatasetWriter, position: Position, progress: ProgressSink | None) -> list[InputFacts]:
         """Read, encode, cut and write all blocks from `position` on; the sources' sizes and hashes."""
         options, sources = self.options, self.origin.sources
         source_options = SourceOptions(
@@ -278,9 +276,7 @@ class _Job:
             resolved=self._resolved(),
         )
 
-    def _summary(
-        self, writer: DatasetWriter, record: Path, hashes: list[InputFacts], *, resumed: bool
-    ) -> BuildSummary:
+    def _summary(self, writer: DatasetWriter, record: Path, hashes: list[InputFacts], *, resumed: bool) -> BuildSummary:
         counts = writer.counts
         return BuildSummary(
             directory=self.target.directory,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tokenriver import __version__
+from tokenriver.cli.build import build_command
 from tokenriver.cli.inspect import inspect_command
 from tokenriver.cli.verify import verify_command
 from tokenriver.errors import TokenRiverError, UsageError
@@ -31,6 +32,7 @@ app = typer.Typer(
     rich_markup_mode=None,  # plain help: rich alone would take as long to load as all the rest
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+app.command("build")(build_command)
 app.command("verify")(verify_command)
 app.command("inspect")(inspect_command)
 
