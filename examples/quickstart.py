@@ -11,7 +11,6 @@ import sys
 import sysconfig
 import time
 from pathlib import Path
-
 from pydoc_data.topics import topics
 
 ROOT = Path("quickstart")

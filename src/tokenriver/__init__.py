@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from tokenriver.building.build import BuildSummary, build
     from tokenriver.errors import (
         CorpusError,
         FormatError,
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "BuildSummary": "building.build",
     "CorpusError": "errors",
     "FormatError": "errors",
     "IntegrityError": "errors",
@@ -37,6 +39,7 @@ _HOMES = {
     "Tokenizer": "tokenizers.base",
     "TokenizerError": "errors",
     "UsageError": "errors",
+    "build": "building.build",
     "load_tokenizer": "tokenizers.load",
     "open_shard": "shards.reader",
     "write_shard": "shards.writer",
@@ -44,6 +47,7 @@ _HOMES = {
 """Public name → the module that defines it, below tokenriver."""
 
 __all__ = [
+    "BuildSummary",
     "CorpusError",
     "FormatError",
     "IntegrityError",
@@ -54,6 +58,7 @@ __all__ = [
     "Tokenizer",
     "TokenizerError",
     "UsageError",
+    "build",
     "load_tokenizer",
     "open_shard",
     "write_shard",

@@ -11,8 +11,9 @@ from corpus.corpus_cases import count_skipped, read_all, read_texts
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tokenriver.corpus import jsonl
 from tokenriver.corpus.blocks import DocumentBlock, Segment
+from tokenriver.corpus.jsonl_careful import parse_careful
+from tokenriver.corpus.jsonl_fast import parse_fast
 from tokenriver.corpus.sources import Source, SourceOptions
 from tokenriver.errors import CorpusError
 
@@ -198,8 +199,8 @@ def test_a_record_that_names_no_side_is_an_error_even_where_bad_records_are_skip
 
 def test_a_plain_block_takes_the_fast_parser_and_an_odd_one_the_careful_one(write) -> None:
     plain, odd = write(b'{"text":"a\\n"}\r\n{"text":"b"}'), write(b'{"text":"a"}\n{"text":null}\n', "odd.jsonl")
-    assert jsonl._parse_fast([_segment(plain.read_bytes())], SourceOptions()) is not None
-    assert jsonl._parse_fast([_segment(odd.read_bytes())], SourceOptions()) is None
+    assert parse_fast([_segment(plain.read_bytes())], SourceOptions()) is not None
+    assert parse_fast([_segment(odd.read_bytes())], SourceOptions()) is None
 
 
 def _segment(data: bytes, start: int = 0) -> Segment:
@@ -209,11 +210,22 @@ def _segment(data: bytes, start: int = 0) -> Segment:
     return Segment(0, source, start, start + len(data), bytearray(data), 0)
 
 
-SCALARS = st.sampled_from(
-    ['"a"', '""', '"\\u0041"', '"\\ud800"', '"\\ud83d\\ude00"', "null", "true", "5", "-0", "1.5e3", "1e999", "NaN", "-Inf",
-     "Infinity", "-NaN", "01", "tru", "[]", "{}", '[{"text":"z"}]', '{"text":"y"}', '"\\q"', '"\t"', "", '"é"', '"\u2028"',
-     '"}\n{"', "}\n{", '} {"text":"x"', "[{}\n{}]", '"\x00"', '"{"', '"\\u12"', "9" * 40, '"\ufeff"', "[" * 2000 + "]" * 2000]
-)  # fmt: skip
+ODD_NUMBERS = ["5", "-0", "1.5e3", "1e999", "NaN", "-Inf", "Infinity", "-NaN", "01"]
+ODD_STRINGS = [
+    r'"\u0041"',
+    r'"\ud800"',
+    r'"\ud83d\ude00"',
+    r'"\q"',
+    r'"\u12"',
+    '"\t"',
+    '"\x00"',
+    '"\u2028"',
+    '"\ufeff"',
+    '"}\n{"',
+]
+NESTED = ["[]", "{}", '[{"text":"z"}]', '{"text":"y"}', "[{}\n{}]", "[" * 2000 + "]" * 2000]
+BROKEN = ["", "tru", "}\n{", '} {"text":"x"']
+SCALARS = st.sampled_from(['"a"', '""', '"{"', '"é"', "null", "true", *ODD_NUMBERS, *ODD_STRINGS, *NESTED, *BROKEN])
 KEYS = st.sampled_from(['"text"', '"te\\u0078t"', '"id"', '"split"', '"x"', '""', "text", '"\\ud800"'])
 OBJECTS = st.lists(st.tuples(KEYS, SCALARS), max_size=4).map(
     lambda pairs: ("{" + ",".join(f"{k}:{v}" for k, v in pairs) + "}").encode()
@@ -237,9 +249,9 @@ def test_the_fast_parser_takes_only_what_the_careful_one_reads_alike(
     data = ending.join(lines) + (ending if close else b"")
     for options in (SourceOptions(on_bad_record="skip"), SourceOptions(on_bad_record="skip", id_field="id")):
         segment = _segment(data, start=5)
-        fast = jsonl._parse_fast([segment], options)
+        fast = parse_fast([segment], options)
         if fast is not None:
-            careful = jsonl._parse_careful(segment, options)
+            careful = parse_careful(segment, options)
             assert _facts(fast) == _facts(careful)
 
 
@@ -257,6 +269,6 @@ def test_utf8_is_judged_alike_by_both_parsers_and_by_python(raw: bytes) -> None:
         expected = [body]
     except UnicodeDecodeError:
         expected = []
-    assert list(jsonl._parse_careful(segment, options).texts) == expected
-    fast = jsonl._parse_fast([segment], options)
+    assert list(parse_careful(segment, options).texts) == expected
+    fast = parse_fast([segment], options)
     assert (list(fast.texts) if fast is not None else []) == expected

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -206,28 +205,46 @@ def _first_difference(got: NDArray[Any], want: NDArray[Any], tokenizer: Tokenize
 
 
 class _SpecialTexts:
-    """Counts the texts that spell a special token; they are encoded as ordinary text."""
+    """Counts the texts that spell a special token; they are encoded as ordinary text.
+
+    Ordinary text holds few of the bytes that such spellings begin with ("<" above all), so these are found first,
+    at memory speed, and a pattern is tried only where the second byte fits as well.
+    """
 
     def __init__(self, special_texts: tuple[str, ...]) -> None:
-        raw = sorted({t.encode() for t in special_texts if t})
-        self._groups = [
-            (first, re.compile(b"|".join(re.escape(t) for t in sorted(group, key=len, reverse=True))))
-            for first, group in ((k, list(g)) for k, g in groupby(raw, key=lambda t: t[:2]))
-        ]
+        raw = sorted({t.encode() for t in special_texts if t}, key=lambda t: (-len(t), t))
+        self._pattern = re.compile(b"|".join(re.escape(t) for t in raw)) if raw else None
+        self._seconds: dict[int, set[int | None]] = {}
+        for text in raw:
+            self._seconds.setdefault(text[0], set()).add(text[1] if len(text) > 1 else None)
+        self._longest = max(map(len, raw), default=0)
 
     def count(self, texts: TextBatch) -> int:
-        """How many there are in a batch, each within one document."""
-        raw = b""
-        hits: list[tuple[int, int]] = []
-        for first, pattern in self._groups:
-            raw = raw or texts.data.tobytes()
-            if first[:1] in raw and first in raw:
-                hits += [match.span() for match in pattern.finditer(raw)]
-        if not hits:
+        """How many there are in a batch, none counted twice, each within one document."""
+        if self._pattern is None:
             return 0
-        starts, ends = np.array(hits).T
-        first_document = np.searchsorted(texts.offsets, starts, "right")
-        return int((first_document == np.searchsorted(texts.offsets, ends - 1, "right")).sum())
+        data, total = texts.data, 0
+        starts = np.sort(np.concatenate([self._candidates(data, first) for first in self._seconds]))
+        if not len(starts):
+            return 0
+        ends = texts.offsets[np.searchsorted(texts.offsets, starts, "right")]
+        done = 0
+        for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
+            if start >= done:
+                match = self._pattern.match(data[start : min(end, start + self._longest)].tobytes())
+                if match is not None:
+                    total += 1
+                    done = start + match.end()
+        return total
+
+    def _candidates(self, data: NDArray[np.uint8], first: int) -> NDArray[np.int64]:
+        """Positions of a first byte whose second byte fits one of the spellings."""
+        at = np.flatnonzero(data == first)
+        seconds = self._seconds[first]
+        if None in seconds or not len(at):
+            return at
+        inner = at[at + 1 < len(data)]
+        return inner[np.isin(data[inner + 1], np.array(sorted(s for s in seconds if s is not None), np.uint8))]
 
 
 assert VAL == 1, "hash_split and the split column mark val with 1"

@@ -26,9 +26,9 @@ from tokenriver.building.pipeline import ProgressSink, default_workers, in_order
 from tokenriver.building.records import write_records
 from tokenriver.building.target import Target
 from tokenriver.corpus.documents import Position, read_blocks
-from tokenriver.corpus.hashing import InputHasher
+from tokenriver.corpus.inputs import InputFacts, InputHasher
 from tokenriver.corpus.sources import SourceOptions
-from tokenriver.errors import CorpusError, IntegrityError, ResumeError
+from tokenriver.errors import CorpusError, ResumeError
 from tokenriver.shards.header import VARIANTS
 from tokenriver.shards.layouts import data_set_directory
 from tokenriver.tokenizers.load import load_tokenizer
@@ -128,7 +128,7 @@ class _Job:
         started = time.perf_counter()
         origin = find_origin(inputs)
         if isinstance(tokenizer, (str, os.PathLike)):
-            tokenizer = load_tokenizer(tokenizer, backend=options.backend, separator=options.separator)
+            tokenizer = load_tokenizer(os.fspath(tokenizer), backend=options.backend, separator=options.separator)
         rule = choose_split(origin, options)
         dataset = data_set_name(inputs, options)
         tokenizer_id = options.tokenizer_id or tokenizer.tokenizer_id
@@ -153,16 +153,15 @@ class _Job:
             self.target.refuse_finished()
             journal = Journal(self.target.journal)
             writer = DatasetWriter(self._shape(), journal)
+            resumed = False
             try:
-                position = self._take_up(journal, writer)
-                resumed = bool(writer.files)
+                position, resumed = self._take_up(journal, writer)
                 hashes = self._stream(writer, position, progress)
                 record = self._write_records(writer, hashes)
             except BaseException:
                 writer.abort()
-                if writer.files:
-                    journal.close()
-                else:
+                journal.close()
+                if journal.begun and not writer.files:
                     journal.remove()
                     writer.remove_unfinished()
                 raise
@@ -209,20 +208,18 @@ class _Job:
             return [source.name, None, None]
         return [source.name, source.n_bytes, source.path.stat().st_mtime_ns]
 
-    def _take_up(self, journal: Journal, writer: DatasetWriter) -> Position:
-        """Go on with a journalled build, or begin; the position to read from."""
+    def _take_up(self, journal: Journal, writer: DatasetWriter) -> tuple[Position, bool]:
+        """Go on with a journalled build, or begin: the position to read from, and whether earlier work is kept."""
         heading = self._heading()
         content = journal.reopen()
         if content is None or content.checkpoint is None:
             writer.remove_unfinished()
             journal.begin(heading)
-            return Position(0, 0)
+            return Position(0, 0), False
         _refuse_changes(msgspec.to_builtins(heading), content.heading, self.target.directory)
-        return Position(*writer.resume(content))
+        return Position(*writer.resume(content)), True
 
-    def _stream(
-        self, writer: DatasetWriter, position: Position, progress: ProgressSink | None
-    ) -> dict[int, tuple[int, str]]:
+    def _stream(self, writer: DatasetWriter, position: Position, progress: ProgressSink | None) -> list[InputFacts]:
         """Read, encode, cut and write all blocks from `position` on; the sources' sizes and hashes."""
         options, sources = self.options, self.origin.sources
         source_options = SourceOptions(
@@ -247,7 +244,7 @@ class _Job:
             before.append(before[-1] + (source.n_bytes or 0))
         with InputHasher(sources) as hasher:
             raw = read_blocks(
-                sources, source_options, block_bytes=options.block_bytes, start=position, on_raw=hasher.update
+                sources, source_options, block_bytes=options.block_bytes, start=position, on_raw=hasher.tap
             )
             workers = options.workers or default_workers()
             encoded = in_order(
@@ -265,14 +262,9 @@ class _Job:
             if not sum(writer.counts.documents):
                 raise CorpusError(_no_documents(sources, writer))
             writer.finish((len(sources), 0))
-            return hasher.results()
+            return hasher.finish()
 
-    def _write_records(self, writer: DatasetWriter, hashes: dict[int, tuple[int, str]]) -> Path:
-        for i, source in enumerate(self.origin.sources):
-            if source.n_bytes is not None and hashes[i][0] != source.n_bytes:
-                raise IntegrityError(
-                    f"{source}: {hashes[i][0]:,} bytes now, {source.n_bytes:,} when the build began; it changed meanwhile"
-                )
+    def _write_records(self, writer: DatasetWriter, hashes: list[InputFacts]) -> Path:
         return write_records(
             self.target,
             writer,
@@ -284,9 +276,7 @@ class _Job:
             resolved=self._resolved(),
         )
 
-    def _summary(
-        self, writer: DatasetWriter, record: Path, hashes: dict[int, tuple[int, str]], *, resumed: bool
-    ) -> BuildSummary:
+    def _summary(self, writer: DatasetWriter, record: Path, hashes: list[InputFacts], *, resumed: bool) -> BuildSummary:
         counts = writer.counts
         return BuildSummary(
             directory=self.target.directory,
@@ -308,7 +298,7 @@ class _Job:
             special_texts=counts.special_texts,
             sampled=counts.sampled,
             lossless=counts.sampled - counts.lossy_samples,
-            input_bytes=sum(n for n, _ in hashes.values()),
+            input_bytes=sum(facts.n_bytes for facts in hashes),
             seconds=time.perf_counter() - self.started,
             resumed=resumed,
         )

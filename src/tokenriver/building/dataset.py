@@ -147,7 +147,7 @@ class DatasetWriter:
             if isinstance(step, Write):
                 self._thread.put(step, block.stream[step.start : step.stop])
             elif isinstance(step, Close):
-                self._close(step, tuple(block.start), step.skip)
+                self._close(step, block.start, step.skip)
             else:
                 self._state = replace(after, open=step.open, shards_begun=step.shards_begun)
         self._skip = max(0, self._skip - int(block.bounds[-1]))

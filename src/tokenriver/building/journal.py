@@ -49,15 +49,17 @@ class JournalContent:
 
 
 class Journal:
-    """The open journal of one build; every `record` is on disk when it returns."""
+    """The open journal of one build; every `record` is on disk when it returns. `begun`: this run started it."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.begun = False
         self._file: int | None = None
 
     def begin(self, heading: dict[str, Any]) -> None:
         """Start a new journal, replacing any old one."""
         self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
+        self.begun = True
         self._append(heading)
         fsync_directory(self.path.parent)
 

@@ -11,6 +11,7 @@ import queue
 import threading
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
 if TYPE_CHECKING:
@@ -46,10 +47,9 @@ def read_ahead(items: Iterable[A], *, depth: int) -> Iterator[A]:
 
     def put(entry: tuple[A | None, BaseException | None]) -> None:
         while not stopped.is_set():
-            try:
-                return waiting.put(entry, timeout=0.1)
-            except queue.Full:
-                continue
+            with suppress(queue.Full):
+                waiting.put(entry, timeout=0.1)
+                return
 
     def run() -> None:
         try:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from tokenriver.building.dataset import DatasetWriter
     from tokenriver.building.options import BuildOptions
     from tokenriver.building.target import Target
+    from tokenriver.corpus.inputs import InputFacts
     from tokenriver.corpus.sources import Source
     from tokenriver.tokenizers.base import Tokenizer
 
@@ -56,7 +57,7 @@ def write_records(
     writer: DatasetWriter,
     *,
     origin: Origin,
-    hashes: dict[int, tuple[int, str]],
+    hashes: list[InputFacts],
     tokenizer: Tokenizer,
     separator: Separator,
     options: BuildOptions,
@@ -64,7 +65,7 @@ def write_records(
 ) -> Path:
     """Write `_CORPUS.json` (for raw files), the build record and, in the tokens layout, the manifest; return the last.
 
-    `hashes` gives (bytes, SHA-256) of every source; `resolved` the options that decided the bytes.
+    `hashes` are the facts of every source; `resolved` the options that decided the bytes.
     """
     corpus_sha256 = _corpus_facts(target, writer, origin, hashes, options)
     files = sorted(writer.files, key=lambda f: (f.split, f.name))
@@ -90,7 +91,7 @@ def _corpus_facts(
     target: Target,
     writer: DatasetWriter,
     origin: Origin,
-    hashes: dict[int, tuple[int, str]],
+    hashes: list[InputFacts],
     options: BuildOptions,
 ) -> str:
     """SHA-256 of the corpus's manifest, or of the same facts about raw files, written beside the shards."""
@@ -100,7 +101,7 @@ def _corpus_facts(
         name=target.dataset,
         version=options.dataset_version,
         files=[
-            CorpusFile(name=source.name, n_docs=writer.source_documents[i], n_bytes=hashes[i][0], sha256=hashes[i][1])
+            CorpusFile(source.name, writer.source_documents[i], hashes[i].n_bytes, hashes[i].sha256)
             for i, source in enumerate(origin.sources)
         ],
         documents={"train": writer.counts.documents[0], "val": writer.counts.documents[1]},
@@ -116,7 +117,7 @@ def _build_record(
     writer: DatasetWriter,
     files: list[ManifestFile],
     origin: Origin,
-    hashes: dict[int, tuple[int, str]],
+    hashes: list[InputFacts],
     tokenizer: Tokenizer,
     separator: Separator,
     resolved: dict[str, Any],
@@ -138,8 +139,8 @@ def _build_record(
             InputRecord(
                 path="-" if source.stream is not None else str(source.path.resolve()),
                 name=source.name,
-                n_bytes=hashes[i][0],
-                sha256=hashes[i][1],
+                n_bytes=hashes[i].n_bytes,
+                sha256=hashes[i].sha256,
             )
             for i, source in enumerate(origin.sources)
         ],

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import signal
 import sys
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
+
+from tokenriver.files import human_bytes, human_count
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -14,8 +16,6 @@ if TYPE_CHECKING:
     from tokenriver.building.build import BuildSummary
 
 __all__ = ["build_command"]
-
-_INPUTS = "PANEL"
 
 
 def build_command(
@@ -78,9 +78,75 @@ def build_command(
         "overwrite": overwrite,
         "restart": restart,
     }
-    with Progress(total or None, "building", quiet=quiet) as progress:
-        summary = build(inputs, tokenizer=tokenizer, out=out, progress=progress, **options)
+    try:
+        with Progress(total or None, label="building", quiet=quiet) as progress:
+            summary = build(inputs, tokenizer=tokenizer, out=out, progress=progress, **options)
+    except (KeyboardInterrupt, _Terminated) as stop:
+        word, code = ("interrupted", 130) if isinstance(stop, KeyboardInterrupt) else ("terminated", 143)
+        print(f"tokenriver: {word}; the same command goes on from the last finished shard", file=sys.stderr)
+        raise typer.Exit(code) from None
     if as_json:
         _print_json(summary)
     elif not quiet:
         _print_summary(summary)
+
+
+class _Terminated(BaseException):
+    """SIGTERM, raised where the build is so that it stops as cleanly as for Ctrl-C."""
+
+
+def _terminated(_signal: int, _frame: FrameType | None) -> NoReturn:
+    raise _Terminated
+
+
+def _unescaped(separator: str | None) -> str | None:
+    r"""`\n`, `\t` and the like as typed in a shell."""
+    if separator is None or "\\" not in separator:
+        return separator
+    return separator.encode("latin-1", "backslashreplace").decode("unicode_escape")
+
+
+def _print_json(summary: BuildSummary) -> None:
+    import msgspec
+
+    values = msgspec.to_builtins(summary, enc_hook=str)
+    print(msgspec.json.format(msgspec.json.encode(values), indent=2).decode())
+
+
+def _print_summary(summary: BuildSummary) -> None:
+    for split in ("train", "val"):
+        files = [f for f in summary.files if f.split == split]
+        if not files:
+            continue
+        last = f", the last with {human_count(files[-1].n_tokens)} (expected)" if len(files) > 1 else ""
+        print(
+            f"{split:<6}{human_count(summary.documents_by_split[split])} documents, "
+            f"{human_count(summary.tokens_by_split[split])} tokens in {len(files)} shards{last}"
+        )
+    rate = summary.text_bytes / summary.tokens if summary.tokens else 0
+    print(
+        f"all {human_count(summary.documents)} documents done: {human_bytes(summary.text_bytes)} of text, "
+        f"{rate:.2f} bytes per token, {summary.text_bytes / 1e6 / summary.seconds:.1f} MB/s"
+        + (" (went on with an unfinished build)" if summary.resumed else "")
+    )
+    for note in _notes(summary):
+        print(note)
+    print(f"wrote {summary.record}")
+
+
+def _notes(summary: BuildSummary) -> list[str]:
+    notes = []
+    if summary.skipped:
+        listed = ", ".join(f"{human_count(n)} {kind}" for kind, n in summary.skipped.items())
+        notes.append(f"skipped: {listed}")
+    if summary.reference_documents:
+        share = summary.reference_documents / summary.documents
+        notes.append(f"{human_count(summary.reference_documents)} documents ({share:.2%}) took the reference encoder")
+    if summary.special_texts:
+        notes.append(f"{human_count(summary.special_texts)} texts spell a special token; they are ordinary text")
+    if summary.lossless < summary.sampled:
+        notes.append(
+            f"tokenizer not lossless on sample: {summary.sampled - summary.lossless} of {summary.sampled} documents "
+            "do not decode to their own bytes"
+        )
+    return notes

@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
+import os
+import re
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from tokenriver.errors import FormatError
-from tokenriver.files import atomic_write
+from tokenriver.files import PART_SUFFIX, atomic_write, sha256_file
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Sequence
+
+    from tokenriver.corpus.inputs import InputFacts
+    from tokenriver.corpus.sources import Source
 
 __all__ = [
     "CORPUS_FACTS",
     "CORPUS_MANIFEST",
+    "SHARD_NAME",
     "CorpusFile",
     "CorpusManifest",
+    "corpus_directory",
+    "corpus_facts",
+    "corpus_shard_files",
     "is_corpus",
     "read_corpus_manifest",
     "render_corpus_manifest",
+    "verify_corpus",
     "write_corpus_manifest",
 ]
 
@@ -28,6 +39,10 @@ CORPUS_MANIFEST = "_MANIFEST.json"
 
 CORPUS_FACTS = "_CORPUS.json"
 """Name of the same facts about raw input files, beside the token shards made from them."""
+
+
+SHARD_NAME = re.compile(r"corpus-\d{5}\.(jsonl\.zst|parquet)(\.part)?")
+"""Names of corpus shards, finished or not."""
 
 
 class CorpusFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -84,3 +99,62 @@ def read_corpus_manifest(directory: Path) -> CorpusManifest:
         if file.name.startswith(("/", "\\")) or ".." in file.name.replace("\\", "/").split("/"):
             raise FormatError(f"{path}: file name {file.name!r} leads out of the corpus directory")
     return manifest
+
+
+def corpus_shard_files(directory: Path) -> list[Path]:
+    """Corpus shards in a directory by name, finished or not."""
+    return [path for path in sorted(directory.iterdir()) if SHARD_NAME.fullmatch(path.name)]
+
+
+def corpus_directory(inputs: Sequence[str | os.PathLike[str]]) -> Path | None:
+    """The directory, if the inputs are one corpus directory: then its own manifest says what the documents are."""
+    if len(inputs) != 1 or os.fspath(inputs[0]) == "-":
+        return None
+    path = Path(inputs[0])
+    return path if path.is_dir() and is_corpus(path) else None
+
+
+def corpus_facts(
+    name: str,
+    version: str,
+    sources: Sequence[Source],
+    facts: Sequence[InputFacts],
+    n_docs: Sequence[int],
+    documents: dict[str, int],
+) -> CorpusManifest:
+    """The manifest of raw files (`_CORPUS.json`): the same keys as a corpus has; names relative, never absolute.
+
+    `facts` and `n_docs` one a source; `documents` the counts by split.
+    """
+    files = [
+        CorpusFile(source.name, n, fact.n_bytes, fact.sha256)
+        for source, fact, n in zip(sources, facts, n_docs, strict=True)
+    ]
+    return CorpusManifest(name, version, files, documents)
+
+
+def verify_corpus(directory: str | os.PathLike[str]) -> list[str]:
+    """Re-hash a corpus; the findings, one text each: files missing, additional, unfinished, or not as recorded.
+
+    Raises FormatError where there is no manifest, or none that can be read.
+    """
+    target = Path(directory)
+    manifest = read_corpus_manifest(target)
+    findings = []
+    for file in manifest.files:
+        path = target / file.name
+        if not path.is_file():
+            findings.append(f"{path}: missing")
+        elif path.stat().st_size != file.n_bytes:
+            findings.append(f"{path}: {path.stat().st_size:,} bytes, but the manifest says {file.n_bytes:,}")
+        elif (found := sha256_file(path)) != file.sha256:
+            findings.append(f"{path}: SHA-256 is {found}, but the manifest says {file.sha256}")
+    listed = {file.name for file in manifest.files}
+    for path in corpus_shard_files(target):
+        if path.name not in listed:
+            what = "unfinished" if path.name.endswith(PART_SUFFIX) else "not in the manifest"
+            findings.append(f"{path}: {what}")
+    n_docs, n_sides = sum(file.n_docs for file in manifest.files), sum(manifest.documents.values())
+    if n_docs != n_sides:
+        findings.append(f"{target / CORPUS_MANIFEST}: files have {n_docs:,} documents, the splits {n_sides:,}")
+    return findings

@@ -1,0 +1,188 @@
+"""The careful parser of JSON lines: record by record, and the judge of what is wrong with a bad one."""
+
+from __future__ import annotations
+
+import functools
+import json
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+import numpy as np
+
+from tokenriver.batches import TextBatch
+from tokenriver.corpus.blocks import DocumentBlock, Segment, Verdict
+from tokenriver.corpus.jsonl_fast import bom_bytes, plain_lines, read_columns
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from tokenriver.corpus.sources import SourceOptions
+
+__all__ = ["parse_careful"]
+
+_BLANKS = b" \t\r\n"
+"""White space of JSON: a line of nothing else is blank."""
+
+
+@functools.lru_cache(maxsize=16)
+def _decoder(text_field: str, split_field: str | None, id_field: str | None) -> msgspec.json.Decoder[Any]:
+    fields: list[tuple[str, Any] | tuple[str, Any, Any]] = [("text", str)]
+    names = {"text": text_field}
+    for attribute, name in (("split", split_field), ("id", id_field)):
+        if name is not None and name not in names.values():
+            fields.append((attribute, Any, None))
+            names[attribute] = name
+    return msgspec.json.Decoder(msgspec.defstruct("Record", fields, rename=names))
+
+
+def parse_careful(segment: Segment, options: SourceOptions) -> DocumentBlock:
+    """Documents of one segment, empty texts included; each bad record is judged."""
+    verdict = Verdict(options)
+    decode = _decoder(options.text_field, options.split_field, options.id_field).decode
+    texts: list[bytes] = []
+    splits: list[int] = []
+    ids: list[str | None] = []
+    offsets: list[int] = []
+    for begin, end in pairwise(_line_bounds(segment)):
+        line = memoryview(segment.payload)[begin:end]
+        offset = segment.start + begin
+        try:
+            record = decode(line)
+            text, fields = record.text, record
+        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
+            rescued = _second_look(bytes(line), segment, offset, options, verdict)
+            if rescued is None:
+                continue
+            text, fields = rescued
+        if options.split_field:
+            splits.append(verdict.split(_get(fields, "split", options), segment, offset, options.split_field))
+        if options.id_field:
+            ids.append(_id_text(_get(fields, "id", options)))
+        texts.append(text.encode())
+        offsets.append(offset)
+    return DocumentBlock(
+        TextBatch.from_texts(texts),
+        np.array(splits, np.uint8) if options.split_field else None,
+        ids if options.id_field else None,
+        np.full(len(texts), segment.source_index, np.int32),
+        np.array(offsets, np.int64),
+        verdict.skipped,
+    )
+
+
+def _get(record: Any, attribute: str, options: SourceOptions) -> object:
+    """The split or id of a decoded record (a struct) or a rescued one (a dict)."""
+    name = options.split_field if attribute == "split" else options.id_field
+    if name == options.text_field:
+        attribute = "text"
+    elif name == options.split_field:
+        attribute = "split"
+    return record.get(name) if isinstance(record, dict) else getattr(record, attribute)
+
+
+def _id_text(value: object) -> str | None:
+    return str(value) if isinstance(value, str | int) and not isinstance(value, bool) else None
+
+
+def _line_bounds(segment: Segment) -> Iterator[int]:
+    payload = segment.payload
+    begin = bom_bytes(segment)
+    yield begin
+    while begin < len(payload):
+        newline = payload.find(b"\n", begin)
+        begin = len(payload) if newline < 0 else newline + 1
+        yield begin
+
+
+def _second_look(
+    line: bytes, segment: Segment, offset: int, options: SourceOptions, verdict: Verdict
+) -> tuple[str, dict[str, Any]] | None:
+    """A line that the careful parser refuses: its text and fields if it is good after all, else it is judged."""
+    bad = functools.partial(verdict.bad, segment=segment, offset=offset)
+    if not line.strip(_BLANKS):
+        verdict.skipped["blank"] += 1
+        return None
+    invalid: UnicodeDecodeError | None = None
+    try:
+        decoded = line.decode()
+    except UnicodeDecodeError as error:
+        invalid, decoded = error, line.decode(errors="surrogateescape")
+    try:
+        value = json.loads(decoded, parse_int=_parse_int)
+    except (ValueError, RecursionError) as error:
+        rescued = _one_record(line, options)
+        if rescued is not None:
+            return rescued
+        if invalid is not None:
+            bad("invalid_utf8", what=_why_invalid(invalid, line))
+        else:
+            bad("malformed", what=f"broken JSON ({_why(error)})")
+        return None
+    field = options.text_field
+    if not isinstance(value, dict):
+        bad("non_object", what=f"expected a JSON object, found {_json_kind(value)}")
+    elif field not in value:
+        there = ", ".join(map(repr, value)) or "none"
+        bad("missing", what=f"no field {field!r}; the fields are {there}: name the text with --text-field")
+    elif value[field] is None:
+        bad("null", what=f"field {field!r} is null, not a text")
+    elif not isinstance(value[field], str):
+        bad("non_string", what=f"field {field!r} is {_json_kind(value[field])}, not a text")
+    elif not _has_surrogate(value[field]):
+        return value[field], value
+    elif invalid is not None:
+        bad("invalid_utf8", what=_why_invalid(invalid, line))
+    else:
+        bad("lone_surrogate", what=f"field {field!r} holds a lone surrogate, which no UTF-8 text can")
+    return None
+
+
+def _one_record(line: bytes, options: SourceOptions) -> tuple[str, dict[str, Any]] | None:
+    """What the fast parser makes of one line: so that its verdict never depends on the lines around it."""
+    body = line.removesuffix(b"\n").removesuffix(b"\r")
+    if plain_lines(body) is None:
+        return None
+    columns = read_columns(body, options)
+    if columns is None or len(columns[0]) != 1:
+        return None
+    texts, splits, ids = columns
+    text: str = texts[0].as_py()
+    record: dict[str, Any] = {options.text_field: text}
+    if splits is not None and options.split_field:
+        record[options.split_field] = ("train", "val")[splits[0]]
+    if ids is not None and options.id_field:
+        record[options.id_field] = ids[0]
+    return text, record
+
+
+def _parse_int(digits: str) -> int | str:
+    """Integers of thousands of digits stay text: Python refuses to turn them into numbers, JSON allows them."""
+    return int(digits) if len(digits) < 1000 else digits
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, RecursionError):
+        return "nested too deeply"
+    if isinstance(error, json.JSONDecodeError):
+        return f"{error.msg} at character {error.pos} of the line"
+    return str(error)
+
+
+def _why_invalid(error: UnicodeDecodeError, line: bytes) -> str:
+    if line.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return "the file looks like UTF-16; convert it to UTF-8"
+    return f"invalid UTF-8 at byte {error.start} of the line ({error.reason})"
+
+
+def _has_surrogate(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
+def _json_kind(value: object) -> str:
+    names = {dict: "an object", list: "an array", str: "a string", bool: "a boolean", type(None): "null"}
+    return names.get(type(value), "a number")

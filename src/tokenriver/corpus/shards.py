@@ -1,0 +1,278 @@
+"""Corpus shards: documents written once, with ids and sides, in files that are the same bytes on every run."""
+
+from __future__ import annotations
+
+import os
+from collections import Counter, deque
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from itertools import islice
+from pathlib import Path
+from typing import IO, TYPE_CHECKING
+
+import numpy as np
+
+from tokenriver.corpus.documents import BLOCK_BYTES, find_sources, parse_block, peek_fields, read_blocks
+from tokenriver.corpus.manifest import (
+    CORPUS_MANIFEST,
+    SHARD_NAME,
+    CorpusFile,
+    CorpusManifest,
+    corpus_directory,
+    corpus_facts,
+    corpus_shard_files,
+    is_corpus,
+    verify_corpus,
+    write_corpus_manifest,
+)
+from tokenriver.corpus.sources import Source, SourceOptions
+from tokenriver.corpus.splits import SplitRule, first_docs_split, hash_split
+from tokenriver.corpus.writers import CORPUS_FORMATS, CorpusFormat, ShardFile, fitting, open_shard_file
+from tokenriver.errors import CorpusError, FormatError, UsageError
+from tokenriver.files import PART_SUFFIX, fsync_directory, sha256_file
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from tokenriver.corpus.blocks import DocumentBlock, RawBlock
+
+__all__ = ["SHARD_BYTES", "CorpusSummary", "corpus_directory", "corpus_facts", "verify_corpus", "write_corpus"]
+
+SHARD_BYTES = 512 * 10**6
+"""Text in one corpus shard, in bytes, at most (a longer document stands alone)."""
+
+
+@dataclass(frozen=True, slots=True)
+class CorpusSummary:
+    """What `write_corpus` did: where, the manifest, bytes of text, and records left out by kind."""
+
+    path: Path
+    manifest: CorpusManifest
+    text_bytes: int
+    skipped: dict[str, int]
+
+
+def write_corpus(
+    inputs: Sequence[str | os.PathLike[str]],
+    out: str | os.PathLike[str],
+    *,
+    format: CorpusFormat = "jsonl.zst",  # noqa: A002
+    name: str | None = None,
+    version: str = "v1",
+    split: str | None = None,
+    options: SourceOptions | None = None,
+    shard_bytes: int = SHARD_BYTES,
+    workers: int | None = None,
+    block_bytes: int = BLOCK_BYTES,
+    overwrite: bool = False,
+    progress: Callable[[int, int], None] | None = None,
+) -> CorpusSummary:
+    """Write the documents of the inputs as corpus shards with their manifest.
+
+    `out`/corpus-00000.jsonl.zst (or .parquet), …, with columns id (the record's own where it is a text or a whole
+    number, else "SOURCE:INDEX"), text and split, and `_MANIFEST.json` last. A shard closes before the document that
+    would push it past `shard_bytes` of text. The files are a function of (documents, options, library versions),
+    never of `workers`, `block_bytes` or the run. `split` in the words of SplitRule: by default column:split where
+    the records have that field, else hash:0.01. `progress(text_bytes, n_docs)` is called as work goes on.
+
+    Raises UsageError for an `out` that holds a finished corpus (unless `overwrite`), CorpusError for inputs that
+    give no document; what was there before stays until the new corpus is whole.
+    """
+    _check_words(format, shard_bytes, workers)
+    target = Path(out)
+    _check_target(target, overwrite)
+    options = options or SourceOptions()
+    sources = find_sources(inputs, options)
+    _check_not_inside(sources, target)
+    rule = _choose_rule(split, sources)
+    options = replace(
+        options, id_field=options.id_field or "id", split_field=rule.column if rule.kind == "column" else None
+    )
+    made = not target.exists()
+    target.mkdir(parents=True, exist_ok=True)
+    threads = workers or os.cpu_count() or 1
+    job = _Job(target, format, sources, shard_bytes)
+    try:
+        with ThreadPoolExecutor(threads, "tokenriver-corpus") as pool:
+            blocks = _in_order(
+                pool, read_blocks(sources, options, block_bytes=block_bytes), options, rule, ahead=threads + 1
+            )
+            for block, sides in blocks:
+                job.add(block, sides if sides is not None else _first_sides(rule, job.n_docs, len(block)))
+                if progress is not None:
+                    progress(job.text_bytes, job.n_docs)
+        manifest = job.finish(name if name is not None else target.resolve().name, version)
+    except BaseException:
+        job.discard()
+        if made and not any(target.iterdir()):
+            target.rmdir()
+        raise
+    return CorpusSummary(target, manifest, job.text_bytes, dict(job.skipped))
+
+
+def _check_words(shard_format: str, shard_bytes: int, workers: int | None) -> None:
+    if shard_format not in CORPUS_FORMATS:
+        raise UsageError(f"corpus format {shard_format!r} is not known; choose one of {', '.join(CORPUS_FORMATS)}")
+    if shard_bytes < 1:
+        raise UsageError(f"{shard_bytes} bytes a shard: give at least 1")
+    if workers is not None and workers < 1:
+        raise UsageError(f"{workers} workers: give at least 1")
+
+
+def _check_target(target: Path, overwrite: bool) -> None:
+    if target.exists() and not target.is_dir():
+        raise UsageError(f"{target}: not a directory; name one with --out")
+    if not (target / CORPUS_MANIFEST).exists():
+        return
+    try:
+        ours = is_corpus(target)
+    except FormatError:
+        ours = overwrite
+    if not ours:
+        raise UsageError(
+            f"{target}: holds another data set ({CORPUS_MANIFEST} is no corpus manifest); choose another --out"
+        )
+    if not overwrite:
+        raise UsageError(f"{target}: holds a finished corpus; give --overwrite to replace it, or another --out")
+
+
+def _check_not_inside(sources: Sequence[Source], target: Path) -> None:
+    for source in sources:
+        if (
+            source.stream is None
+            and source.path.resolve().parent == target.resolve()
+            and SHARD_NAME.fullmatch(source.path.name)
+        ):
+            raise UsageError(f"{source}: an input inside --out would be replaced by the corpus; choose another --out")
+
+
+def _choose_rule(words: str | None, sources: Sequence[Source]) -> SplitRule:
+    if words is None:
+        return SplitRule.parse("column" if "split" in peek_fields(sources) else "hash:0.01")
+    rule = SplitRule.parse(words)
+    if rule.kind in ("first-tokens", "first-shard"):
+        raise UsageError(f"split {words!r} counts tokens, which a corpus has not; give it to build, or choose another")
+    return rule
+
+
+def _in_order(
+    pool: ThreadPoolExecutor, raws: Iterator[RawBlock], options: SourceOptions, rule: SplitRule, *, ahead: int
+) -> Iterator[tuple[DocumentBlock, NDArray[np.uint8] | None]]:
+    """Parse blocks in the pool, a few ahead, and give them back in order."""
+    waiting = deque(pool.submit(_parse, raw, options, rule) for raw in islice(raws, ahead))
+    while waiting:
+        yield waiting.popleft().result()
+        raw = next(raws, None)
+        if raw is not None:
+            waiting.append(pool.submit(_parse, raw, options, rule))
+
+
+def _parse(raw: RawBlock, options: SourceOptions, rule: SplitRule) -> tuple[DocumentBlock, NDArray[np.uint8] | None]:
+    block = parse_block(raw, options)
+    return block, hash_split(block.texts, rule.fraction) if rule.kind == "hash" else block.splits
+
+
+def _first_sides(rule: SplitRule, n_before: int, n: int) -> NDArray[np.uint8]:
+    sides = np.zeros(n, np.uint8)
+    if rule.kind == "first-docs":
+        sides[: first_docs_split(rule.count, n_before, n)] = 1
+    return sides
+
+
+class _Job:
+    """The shards of one corpus while it is written; nothing has its final name before `finish`."""
+
+    def __init__(self, target: Path, shard_format: CorpusFormat, sources: Sequence[Source], shard_bytes: int) -> None:
+        self._target = target
+        self._format = shard_format
+        self._sources = sources
+        self._shard_bytes = shard_bytes
+        self._file: IO[bytes] | None = None
+        self._shard: ShardFile | None = None
+        self._shard_docs = self._shard_text = 0
+        self._files: list[CorpusFile] = []
+        self._per_source: Counter[int] = Counter()
+        self._n_val = 0
+        self.skipped: Counter[str] = Counter()
+        self.text_bytes = 0
+        self.n_docs = 0
+
+    def add(self, block: DocumentBlock, sides: NDArray[np.uint8]) -> None:
+        """Append a block's documents, closing shards where they are full."""
+        self.skipped.update(block.skipped)
+        ids = self._name(block)
+        begin = 0
+        while begin < len(block):
+            room = self._shard_bytes - self._shard_text
+            end = fitting(block.texts.offsets, begin, room)
+            if end == begin and self._shard_docs:
+                self._close()
+                continue
+            end = max(end, begin + 1)  # a document larger than a shard stands alone in one
+            part = block.texts.slice(begin, end)
+            self._open().add(ids[begin:end], part, sides[begin:end])
+            self._shard_docs += end - begin
+            self._shard_text += part.data.nbytes
+            begin = end
+        self.n_docs += len(block)
+        self.text_bytes += block.texts.data.nbytes
+        self._n_val += int(np.count_nonzero(sides))
+
+    def _name(self, block: DocumentBlock) -> list[str]:
+        names = []
+        for own, index in zip(block.ids or (), block.source_indices.tolist(), strict=True):
+            names.append(own if own is not None else f"{self._sources[index].name}:{self._per_source[index]}")
+            self._per_source[index] += 1
+        return names
+
+    def _path(self) -> Path:
+        return self._target / f"corpus-{len(self._files):05d}.{self._format}"
+
+    def _open(self) -> ShardFile:
+        if self._shard is None:
+            path = self._path()
+            self._file = open(path.with_name(path.name + PART_SUFFIX), "wb")  # noqa: SIM115
+            self._shard = open_shard_file(self._file, self._format)
+        return self._shard
+
+    def _close(self) -> None:
+        assert self._shard is not None
+        assert self._file is not None
+        self._shard.close()
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        path = self._path()
+        part = path.with_name(path.name + PART_SUFFIX)
+        self._files.append(CorpusFile(path.name, self._shard_docs, part.stat().st_size, sha256_file(part)))
+        self._shard, self._file = None, None
+        self._shard_docs = self._shard_text = 0
+
+    def finish(self, name: str, version: str) -> CorpusManifest:
+        """Close the last shard, put everything in place of what was there, and write the manifest last."""
+        if not self.n_docs:
+            left_out = ", ".join(f"{kind} {n:,}" for kind, n in sorted(self.skipped.items())) or "no records at all"
+            raise CorpusError(f"the inputs give no document ({left_out}); nothing was written")
+        self._close()
+        (self._target / CORPUS_MANIFEST).unlink(missing_ok=True)
+        fresh = {file.name for file in self._files}
+        for path in corpus_shard_files(self._target):
+            if path.name.removesuffix(PART_SUFFIX) not in fresh:
+                path.unlink()
+        for file in self._files:
+            (self._target / (file.name + PART_SUFFIX)).replace(self._target / file.name)
+        fsync_directory(self._target)
+        sides = {"train": self.n_docs - self._n_val, "val": self._n_val}
+        manifest = CorpusManifest(name, version, self._files, sides)
+        write_corpus_manifest(self._target / CORPUS_MANIFEST, manifest)
+        return manifest
+
+    def discard(self) -> None:
+        """Remove what is not whole."""
+        if self._file is not None:
+            self._file.close()
+        for path in corpus_shard_files(self._target):
+            if path.name.endswith(PART_SUFFIX):
+                path.unlink()

@@ -1,0 +1,236 @@
+"""Real kills, full disks, locks and changed inputs: nothing is lost, nothing is repeated, no half file has a name."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+
+import pytest
+from build_helpers import hashes, make_texts, write_jsonl
+
+import tokenriver
+
+SRC = str(Path(tokenriver.__file__).parents[1])
+
+KILL_AT = """
+import os, signal, sys
+from tokenriver.building import dataset, journal, records
+from tokenriver.shards import writer
+import tokenriver.building.build as build_module
+
+def kill_after(owner, name, count, before):
+    original = getattr(owner, name)
+    calls = [0]
+    def patched(*args, **kwargs):
+        calls[0] += 1
+        if before and calls[0] == count:
+            os.kill(os.getpid(), signal.SIGKILL)
+        result = original(*args, **kwargs)
+        if calls[0] == count:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return result
+    setattr(owner, name, patched)
+"""
+
+PHASES = {
+    "before the first byte": "kill_after(writer.ShardWriter, 'append', 1, True)",
+    "before the first shard is sealed": "kill_after(writer.ShardWriter, 'seal', 1, True)",
+    "between sealing and the journal": "kill_after(journal.Journal, 'record', 2, True)",
+    "between the journal and the rename": "kill_after(writer.ShardWriter, 'publish', 3, True)",
+    "right after a rename": "kill_after(writer.ShardWriter, 'publish', 3, False)",
+    "in the middle of an append": "kill_after(writer.ShardWriter, 'append', 9, False)",
+    "before the records": "kill_after(build_module, 'write_records', 1, True)",
+    "before the manifest": "kill_after(records, 'write_manifest', 1, True)",
+    "after the manifest, before the journal goes": "kill_after(build_module, 'write_records', 1, False)",
+}
+
+
+def run_build(source, out, *, prelude="", **words):
+    """A build in a process of its own, with `prelude` run before it."""
+    words = {"tokenizer": "byte260", "shard_tokens": 2000, **words}
+    code = f"{prelude}\nimport tokenriver\ntokenriver.build([{str(source)!r}], out={str(out)!r}, **{words!r})\n"
+    return subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        env={**os.environ, "PYTHONPATH": SRC},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def directory_of(out, layout):
+    return out / "tokens" / "byte260" / "docs" if layout == "tokens" else out
+
+
+@pytest.mark.parametrize(
+    ("layout", "phase"),
+    [
+        *(("tokens", phase) for phase in PHASES),
+        ("llmc", "between the journal and the rename"),
+        ("golf", "between the journal and the rename"),
+        ("llmc", "in the middle of an append"),
+        ("golf", "before the records"),
+    ],
+)
+def test_a_kill_in_any_phase_costs_nothing(tmp_path, phase, layout):
+    source = write_jsonl(tmp_path / "docs.jsonl", make_texts(120))
+    words = {"layout": layout, "split": "hash:0.3", "block_bytes": 1500}
+    assert run_build(source, tmp_path / "whole", **words).returncode == 0
+    killed = run_build(source, tmp_path / "out", prelude=KILL_AT + PHASES[phase], **words)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    directory = directory_of(tmp_path / "out", layout)
+    finished = {p.name: (p.stat().st_mtime_ns, p.stat().st_ino) for p in directory.glob("*.bin")}
+    if phase == "after the manifest, before the journal goes":
+        assert hashes(directory, "*.bin") == hashes(directory_of(tmp_path / "whole", layout), "*.bin")
+        return
+    again = run_build(source, tmp_path / "out", **{**words, "block_bytes": 700, "workers": 3})
+    assert again.returncode == 0, again.stderr
+    assert hashes(directory) == hashes(directory_of(tmp_path / "whole", layout))
+    for name, facts in finished.items():
+        stat = (directory / name).stat()
+        assert (stat.st_mtime_ns, stat.st_ino) == facts
+
+
+def test_many_kills_at_random_moments_of_one_build(tmp_path):
+    source = write_jsonl(tmp_path / "docs.jsonl", make_texts(20_000, words=60))
+    words = {"layout": "tokens", "split": "hash:0.1", "shard_tokens": 60_000, "block_bytes": 30_000}
+    assert run_build(source, tmp_path / "whole", **words).returncode == 0
+    expected = hashes(directory_of(tmp_path / "whole", "tokens"))
+    directory = directory_of(tmp_path / "out", "tokens")
+    rng = random.Random(5)
+    kills = 0
+    while kills < 25:
+        code = f"import tokenriver\ntokenriver.build([{str(source)!r}], out={str(tmp_path / 'out')!r}, **{words!r},"
+        code += f"tokenizer='byte260', workers={rng.choice([1, 2, 4])})"
+        process = subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": SRC})
+        goal = len(list(directory.glob("*.bin"))) + rng.choice([0, 0, 1, 2])
+        while process.poll() is None and len(list(directory.glob("*.bin"))) < goal:
+            time.sleep(0.001)
+        time.sleep(rng.random() * (0.6 if goal == 0 else 0.05))
+        process.kill()
+        code = process.wait()
+        if code == 0:
+            break
+        kills += 1
+        final = {p.name for p in directory.glob("*.bin")}
+        assert {n: h for n, h in hashes(directory).items() if n in final}.items() <= expected.items()
+    assert run_build(source, tmp_path / "out", **words).returncode == 0 or kills < 25
+    assert hashes(directory) == expected
+    assert kills >= 10
+
+
+def test_a_changed_input_option_or_tokenizer_is_refused_by_name(tmp_path):
+    source = write_jsonl(tmp_path / "docs.jsonl", make_texts(120))
+    prelude = KILL_AT + "kill_after(writer.ShardWriter, 'publish', 2, False)"
+    words = {"tokenizer": "byte260", "shard_tokens": 2000}
+    assert run_build(source, tmp_path, prelude=prelude).returncode == -signal.SIGKILL
+    for change, named in [({"shard_tokens": 3000}, "shard_tokens"), ({"split": "train"}, "split")]:
+        with pytest.raises(tokenriver.ResumeError, match=named):
+            tokenriver.build([source], out=tmp_path, **{**words, **change})
+    write_jsonl(source, make_texts(120, seed=2))
+    with pytest.raises(tokenriver.ResumeError, match=r"docs\.jsonl"):
+        tokenriver.build([source], out=tmp_path, **words)
+    tokenriver.build([source], out=tmp_path, restart=True, **words)
+    tokenriver.build([source], out=tmp_path / "whole", **words)
+    assert hashes(directory_of(tmp_path, "tokens")) == hashes(directory_of(tmp_path / "whole", "tokens"))
+
+
+def test_a_second_build_in_the_same_directory_is_told_so(tmp_path):
+    source = write_jsonl(tmp_path / "docs.jsonl", make_texts(20))
+    prelude = """
+import time, pathlib, tokenriver.building.build as b
+original = b._Job._stream
+def slow(*args):
+    print("locked", flush=True)
+    time.sleep(60)
+b._Job._stream = slow
+"""
+    code = f"{prelude}\nimport tokenriver\ntokenriver.build([{str(source)!r}], tokenizer='byte', out={str(tmp_path)!r})"
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": SRC}, stdout=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "locked\n"
+        with pytest.raises(tokenriver.ResumeError, match="another build"):
+            tokenriver.build([source], tokenizer="byte", out=tmp_path)
+    finally:
+        process.kill()
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+    assert tokenriver.build([source], tokenizer="byte", out=tmp_path).documents == 20
+
+
+@pytest.mark.parametrize(("signal_number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_stops_the_command_cleanly_and_says_how_to_go_on(tmp_path, signal_number, code):
+    source = write_jsonl(tmp_path / "docs.jsonl", make_texts(30_000))
+    command = [sys.executable, "-m", "tokenriver", "build", str(source), "--tokenizer", "byte260"]
+    command += ["--out", str(tmp_path), "--shard-tokens", "50000", "--block-bytes", "20000", "--workers", "1"]
+    process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": SRC}, stderr=subprocess.PIPE, text=True)
+    directory = directory_of(tmp_path, "tokens")
+    while not list(directory.glob("*.bin")) and process.poll() is None:
+        time.sleep(0.001)
+    process.send_signal(signal_number)
+    _, errors = process.communicate()
+    assert process.returncode == code
+    assert "goes on" in errors
+    assert "Traceback" not in errors
+    assert (directory / "_JOURNAL").exists()
+    assert (
+        subprocess.run(command, env={**os.environ, "PYTHONPATH": SRC}, capture_output=True, check=False).returncode == 0
+    )
+    assert not (directory / "_JOURNAL").exists()
+
+
+def test_a_full_disk_is_one_error_and_a_rerun_completes(tmp_path):
+    mount = tmp_path / "small"
+    mount.mkdir()
+    if (
+        os.geteuid()
+        or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", mount], check=False).returncode
+    ):
+        pytest.skip("a tmpfs of a chosen size needs root and mount")
+    try:
+        source = write_jsonl(tmp_path / "docs.jsonl", make_texts(1000, words=60))
+        words = {"tokenizer": "byte260", "shard_tokens": 20_000, "block_bytes": 20_000, "split": "hash:0.1"}
+        with pytest.raises(OSError, match="No space left"):
+            tokenriver.build([source], out=mount / "out", **words)
+        directory = directory_of(mount / "out", "tokens")
+        for path in directory.glob("*.bin"):
+            tokenriver.open_shard(path)
+        subprocess.run(["mount", "-o", "remount,size=16m", mount], check=True)
+        summary = tokenriver.build([source], out=mount / "out", **words)
+        assert summary.resumed
+        tokenriver.build([source], out=tmp_path / "whole", **words)
+        assert hashes(directory) == hashes(directory_of(tmp_path / "whole", "tokens"))
+    finally:
+        subprocess.run(["umount", mount], check=True)
+
+
+def test_the_journal_is_on_disk_before_the_rename_and_the_shards_before_the_manifest(tmp_path, monkeypatch):
+    """The order of durable steps, as docs/determinism.md argues it."""
+    steps = []
+    real_fsync, real_replace = os.fsync, Path.replace
+
+    def name_of(fd):
+        return Path(f"/proc/self/fd/{fd}").readlink().name
+
+    monkeypatch.setattr(os, "fsync", lambda fd: (steps.append(("fsync", name_of(fd))), real_fsync(fd))[1])
+    monkeypatch.setattr(
+        Path, "replace", lambda self, to: (steps.append(("rename", Path(to).name)), real_replace(self, to))[1]
+    )
+    source = write_jsonl(tmp_path / "docs.jsonl", make_texts(50))
+    summary = tokenriver.build([source], tokenizer="byte260", out=tmp_path / "out", shard_tokens=2000)
+    for file in json.loads(summary.record.read_bytes())["files"]:
+        sealed = steps.index(("fsync", file["name"] + ".part"))
+        renamed = steps.index(("rename", file["name"]))
+        assert any(step == ("fsync", "_JOURNAL") for step in steps[sealed:renamed])
+        assert ("fsync", summary.directory.name) in steps[renamed : steps.index(("rename", "_MANIFEST.json"))]
