@@ -15,23 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-WORDS = [
-    "the",
-    "river",
-    "carries",
-    "every",
-    "token",
-    "down",
-    "to",
-    "sea",
-    "äöü",
-    "河",
-    "🌊",
-    "and",
-    "nothing",
-    "is",
-    "lost",
-]
+WORDS = ["the", "river", "carries", "every", "token", "to", "sea", "äöü", "河", "🌊", "and", "nothing", "is", "lost"]
 
 
 def make_texts(n: int, *, seed: int = 1, words: int = 40) -> list[str]:
