@@ -27,9 +27,9 @@ def test_a_trained_tokenizer_loads_and_is_the_same_on_every_run(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], kind: str, file: str
 ) -> None:
     documents = write_documents(tmp_path / "a.jsonl")
-    words = ["train-tokenizer", str(documents), "--type", kind, "--vocab-size", "280"]
+    words = ["train-tokenizer", str(documents), "--type", kind, "--vocab-size", "320"]
     assert main([*words, "--out", str(tmp_path / "one")]) == 0
-    assert f"wrote {tmp_path / 'one' / file}: 280 ids from 60 documents" in capsys.readouterr().out
+    assert f"wrote {tmp_path / 'one' / file}: 320 ids from 60 documents" in capsys.readouterr().out
     assert main([*words, "--out", str(tmp_path / "two"), "--quiet"]) == 0
     captured = capsys.readouterr()
     assert captured.out + captured.err == ""
