@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from tokenriver.building.build import BuildSummary, build
+    from tokenriver.corpus.shards import CorpusSummary, write_corpus
     from tokenriver.errors import (
         CorpusError,
         FormatError,
@@ -30,6 +31,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "BuildSummary": "building.build",
     "CorpusError": "errors",
+    "CorpusSummary": "corpus.shards",
     "FormatError": "errors",
     "IntegrityError": "errors",
     "MissingDependencyError": "errors",
@@ -42,6 +44,7 @@ _HOMES = {
     "build": "building.build",
     "load_tokenizer": "tokenizers.load",
     "open_shard": "shards.reader",
+    "write_corpus": "corpus.shards",
     "write_shard": "shards.writer",
 }
 """Public name → the module that defines it, below tokenriver."""
@@ -49,6 +52,7 @@ _HOMES = {
 __all__ = [
     "BuildSummary",
     "CorpusError",
+    "CorpusSummary",
     "FormatError",
     "IntegrityError",
     "MissingDependencyError",
@@ -61,6 +65,7 @@ __all__ = [
     "build",
     "load_tokenizer",
     "open_shard",
+    "write_corpus",
     "write_shard",
 ]
 

@@ -204,9 +204,7 @@ def test_a_plain_block_takes_the_fast_parser_and_an_odd_one_the_careful_one(writ
 
 
 def _segment(data: bytes, start: int = 0) -> Segment:
-    from pathlib import Path
-
-    source = Source(Path("x.jsonl"), "x.jsonl", "jsonl", "", len(data))
+    source = Source("x.jsonl", "x.jsonl", "jsonl", "", len(data))
     return Segment(0, source, start, start + len(data), bytearray(data), 0)
 
 

@@ -15,6 +15,7 @@ import typer
 
 from tokenriver import __version__
 from tokenriver.cli.build import build_command
+from tokenriver.cli.corpus import corpus_command
 from tokenriver.cli.inspect import inspect_command
 from tokenriver.cli.verify import verify_command
 from tokenriver.errors import TokenRiverError, UsageError
@@ -33,6 +34,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 app.command("build")(build_command)
+app.command("corpus")(corpus_command)
 app.command("verify")(verify_command)
 app.command("inspect")(inspect_command)
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from tokenriver.building.build import BuildSummary
 
-__all__ = ["build_command"]
+__all__ = ["build_command", "unescaped"]
 
 
 def build_command(
@@ -66,7 +66,7 @@ def build_command(
         "format": file_format,
         "split": split,
         "text_field": text_field,
-        "document_separator": _unescaped(document_separator),
+        "document_separator": unescaped(document_separator),
         "separator": separator,
         "separator_position": separator_position,
         "keep_empty": keep_empty,
@@ -99,7 +99,7 @@ def _terminated(_signal: int, _frame: FrameType | None) -> NoReturn:
     raise _Terminated
 
 
-def _unescaped(separator: str | None) -> str | None:
+def unescaped(separator: str | None) -> str | None:
     r"""`\n`, `\t` and the like as typed in a shell."""
     if separator is None or "\\" not in separator:
         return separator

@@ -26,12 +26,12 @@ from tokenriver.corpus.blocks import (
 from tokenriver.corpus.jsonl import cut_jsonl, parse_jsonl, record_fields
 from tokenriver.corpus.parquet import cut_parquet, parquet_columns, parse_parquet
 from tokenriver.corpus.sources import Source, SourceOptions, find_sources
-from tokenriver.corpus.streams import read_chunks
+from tokenriver.corpus.streams import READ_BYTES, read_chunks, read_small
 from tokenriver.corpus.text import cut_text, parse_text
 from tokenriver.errors import UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 __all__ = [
     "BLOCK_BYTES",
@@ -93,7 +93,11 @@ def _cut(
     start: int,
     block_bytes: int,
     tap: Callable[[bytes], None] | None,
-) -> Iterator[Segment]:
+) -> Iterable[Segment]:
+    small = source.n_bytes is not None and source.n_bytes <= min(READ_BYTES, block_bytes)
+    if small and not start and not source.compression and source.kind != "parquet":
+        data = read_small(source, tap)
+        return [Segment(index, source, 0, len(data), data)] if data else []
     if source.kind == "parquet":
         return cut_parquet(source, index, options, start=start, block_bytes=block_bytes)
     if source.kind == "txt":

@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 __all__ = ["InputFacts", "InputHasher", "hash_source"]
 
 
+_BATCH_BYTES = 1 << 20
+_BATCH_CHUNKS = 4096
+"""Handed to the thread together: with small files, waking it for each would cost more than the hashing."""
+
+
 @dataclass(frozen=True, slots=True)
 class InputFacts:
     """Size of an input file in bytes and its SHA-256 in hex (of the file as it is, compressed or not)."""
@@ -61,6 +66,8 @@ class InputHasher:
         self._facts: dict[int, InputFacts] = dict(known or {})
         self._queue: deque[tuple[int, bytes]] = deque()
         self._queued = 0
+        self._batch: list[tuple[int, bytes]] = []
+        self._batched = 0
         self._limit = queue_bytes
         self._changed = threading.Condition()
         self._closed = False
@@ -83,18 +90,25 @@ class InputHasher:
 
     def tap(self, source_index: int, chunk: bytes) -> None:
         """Take the next bytes of a source's file, or its end (b"")."""
+        self._batch.append((source_index, chunk))
+        self._batched += len(chunk)
+        if self._batched >= _BATCH_BYTES or len(self._batch) >= _BATCH_CHUNKS:
+            self._hand_over()
+
+    def _hand_over(self) -> None:
         with self._changed:
             while self._queued >= self._limit and self._error is None:
                 self._changed.wait()
             if self._error is not None:
                 raise self._error
-            self._queue.append((source_index, chunk))
-            self._queued += len(chunk)
-            if len(self._queue) == 1:
-                self._changed.notify_all()
+            self._queue += self._batch
+            self._queued += self._batched
+            self._batch, self._batched = [], 0
+            self._changed.notify_all()
 
     def finish(self) -> list[InputFacts]:
         """Facts of every source in order, once reading is over; raises what hashing raised."""
+        self._hand_over()
         self.__exit__(None, None, None)
         if self._error is not None:
             raise self._error

@@ -75,7 +75,7 @@ def write_corpus(
     number, else "SOURCE:INDEX"), text and split, and `_MANIFEST.json` last. A shard closes before the document that
     would push it past `shard_bytes` of text. The files are a function of (documents, options, library versions),
     never of `workers`, `block_bytes` or the run. `split` in the words of SplitRule: by default column:split where
-    the records have that field, else hash:0.01. `progress(text_bytes, n_docs)` is called as work goes on.
+    the records have that field, else hash:0.01. `progress(input_bytes, n_docs)` gets the totals so far as work goes on.
 
     Raises UsageError for an `out` that holds a finished corpus (unless `overwrite`), CorpusError for inputs that
     give no document; what was there before stays until the new corpus is whole.
@@ -92,17 +92,16 @@ def write_corpus(
     )
     made = not target.exists()
     target.mkdir(parents=True, exist_ok=True)
+    reading = _Reading(sources)
     threads = workers or os.cpu_count() or 1
     job = _Job(target, format, sources, shard_bytes)
     try:
         with ThreadPoolExecutor(threads, "tokenriver-corpus") as pool:
-            blocks = _in_order(
-                pool, read_blocks(sources, options, block_bytes=block_bytes), options, rule, ahead=threads + 1
-            )
-            for block, sides in blocks:
+            raws = read_blocks(sources, options, block_bytes=block_bytes, on_raw=reading.tap)
+            for block, sides in _in_order(pool, raws, options, rule, ahead=threads + 1):
                 job.add(block, sides if sides is not None else _first_sides(rule, job.n_docs, len(block)))
                 if progress is not None:
-                    progress(job.text_bytes, job.n_docs)
+                    progress(reading.n_bytes, job.n_docs)
         manifest = job.finish(name if name is not None else target.resolve().name, version)
     except BaseException:
         job.discard()
@@ -179,6 +178,19 @@ def _first_sides(rule: SplitRule, n_before: int, n: int) -> NDArray[np.uint8]:
     if rule.kind == "first-docs":
         sides[: first_docs_split(rule.count, n_before, n)] = 1
     return sides
+
+
+class _Reading:
+    """How many bytes of the input files have been read."""
+
+    def __init__(self, sources: Sequence[Source]) -> None:
+        self._sources = sources
+        self.n_bytes = 0
+
+    def tap(self, index: int, chunk: bytes) -> None:
+        """Bytes of a file, or its end, which is all that is told of a Parquet file."""
+        source = self._sources[index]
+        self.n_bytes += len(chunk) if source.kind != "parquet" else source.n_bytes or 0
 
 
 class _Job:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import glob
 import os
+import stat
 import sys
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,19 +93,24 @@ class Pushback:
 class Source:
     """One file (or standard input) that holds documents.
 
-    `name` is its path relative to the input that found it, with "/" (never absolute); `n_bytes` the size of the file
-    when it was found, None for standard input; `stream` only for standard input.
+    `file` is its path as it was found; `name` the path relative to the input that found it, with "/" (never
+    absolute); `n_bytes` the size of the file when it was found, None for standard input; `stream` only for that.
     """
 
-    path: Path
+    file: str
     name: str
     kind: Kind
     compression: Compression
     n_bytes: int | None
     stream: Pushback | None = None
 
+    @property
+    def path(self) -> Path:
+        """The file."""
+        return Path(self.file)
+
     def __str__(self) -> str:
-        return "<stdin>" if self.stream is not None else str(self.path)
+        return "<stdin>" if self.stream is not None else self.file
 
 
 def find_sources(inputs: Sequence[str | os.PathLike[str]], options: SourceOptions | None = None) -> list[Source]:
@@ -126,13 +132,13 @@ def find_sources(inputs: Sequence[str | os.PathLike[str]], options: SourceOption
 
 def _find(word: str) -> Iterator[Source]:
     if word == STDIN:
-        yield Source(Path(STDIN), STDIN, "jsonl", "", None, Pushback(sys.stdin.buffer))
+        yield Source(STDIN, STDIN, "jsonl", "", None, Pushback(sys.stdin.buffer))
         return
     path = Path(word)
     if path.is_dir():
         yield from _corpus_files(path) if is_corpus(path) else _directory_files(path)
     elif path.is_file():
-        yield _source(path, path.name)
+        yield _source(word, path.name)
     elif path.exists():
         raise CorpusError(f"{path}: not a regular file; to read JSONL from a pipe, give - and redirect it")
     elif glob.has_magic(word):
@@ -143,14 +149,23 @@ def _find(word: str) -> Iterator[Source]:
 
 def _kind_of(name: str) -> tuple[Kind, Compression] | None:
     lower = name.lower()
-    return next((kind for ending, kind in KINDS.items() if lower.endswith(ending)), None)
+    dot = lower.rfind(".")
+    if lower[dot:] in (".gz", ".zst"):
+        dot = lower.rfind(".", 0, dot)
+    return KINDS.get(lower[dot:]) if dot >= 0 else None
 
 
-def _source(path: Path, name: str) -> Source:
-    kind = _kind_of(path.name)
+def _source(file: str, name: str) -> Source:
+    kind = _kind_of(file)
     if kind is None:
-        raise CorpusError(f"{path}: unknown kind of file; expected a name ending in {', '.join(KINDS)}")
-    return Source(path, name, *kind, path.stat().st_size)
+        raise CorpusError(f"{file}: unknown kind of file; expected a name ending in {', '.join(KINDS)}")
+    try:
+        facts = os.stat(file)  # noqa: PTH116 (a Path each costs as much as all the rest, with ten thousand files)
+    except OSError as error:
+        raise CorpusError(f"{file}: cannot be read ({error.strerror}); remove it, or mend the link") from error
+    if not stat.S_ISREG(facts.st_mode):
+        raise CorpusError(f"{file}: not a regular file; to read JSONL from a pipe, give - and redirect it")
+    return Source(file, name, *kind, facts.st_size)
 
 
 def _directory_files(directory: Path) -> Iterator[Source]:
@@ -161,8 +176,9 @@ def _directory_files(directory: Path) -> Iterator[Source]:
         found += [(*parts, name) for name in files if not name.startswith((".", "_")) and _kind_of(name) is not None]
     if not found:
         raise CorpusError(f"{directory}: no documents in this directory; expected files ending in {', '.join(KINDS)}")
+    root = str(directory)
     for parts in sorted(found):
-        yield _source(directory.joinpath(*parts), "/".join(parts))
+        yield _source(os.path.join(root, *parts), "/".join(parts))  # noqa: PTH118
 
 
 def _raise(error: OSError) -> None:
@@ -179,7 +195,7 @@ def _glob_files(pattern: str) -> Iterator[Source]:
         raise CorpusError(f"{pattern}: the pattern matches {what}; expected files ending in {', '.join(KINDS)}")
     root = Path(*_before_magic(Path(pattern).parts))
     for path in files:
-        yield _source(path, path.relative_to(root).as_posix())
+        yield _source(str(path), path.relative_to(root).as_posix())
 
 
 def _before_magic(parts: tuple[str, ...]) -> Iterator[str]:
@@ -196,7 +212,7 @@ def _corpus_files(directory: Path) -> Iterator[Source]:
             raise IntegrityError(
                 f"{path}: missing, though {directory / CORPUS_MANIFEST} lists it; fetch or write it again"
             )
-        source = _source(path, file.name)
+        source = _source(str(path), file.name)
         if source.n_bytes != file.n_bytes:
             raise IntegrityError(
                 f"{path}: {source.n_bytes:,} bytes, but {CORPUS_MANIFEST} says {file.n_bytes:,}; "

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from tokenriver.corpus.sources import Source
 
-__all__ = ["count_newlines", "read_chunks"]
+__all__ = ["READ_BYTES", "count_newlines", "read_chunks", "read_small"]
 
 READ_BYTES = 1 << 20
 """Read from a file at once: large enough that the calls cost nothing, small beside a block."""
@@ -47,6 +47,31 @@ def read_chunks(
         yield from _skip(_raw_chunks(source, read_bytes, on_raw), start)
     else:
         yield from _raw_chunks(source, read_bytes, None if start else on_raw, start)
+
+
+def read_small(source: Source, on_raw: Callable[[bytes], None] | None) -> bytes:
+    """A plain file that fits into one read, whole. Raises as `read_chunks` does.
+
+    What `read_chunks` does through three generators, in a third of the time: it counts with ten thousand files.
+    """
+    try:
+        handle = os.open(source.file, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        try:
+            expected = source.n_bytes or 0
+            data = os.read(handle, expected + 1)  # one byte more than there should be shows a file that grew
+            while len(data) < expected and (more := os.read(handle, expected + 1 - len(data))):
+                data += more
+        finally:
+            os.close(handle)
+    except OSError as error:
+        raise CorpusError(f"{source}: cannot be read ({error.strerror})") from error
+    if len(data) != source.n_bytes:
+        raise _changed(source, len(data))
+    if on_raw is not None:
+        if data:
+            on_raw(data)
+        on_raw(b"")
+    return data
 
 
 def count_newlines(source: Source, stop: int) -> int:
@@ -79,7 +104,7 @@ def _file_chunks(
 ) -> Iterator[bytes]:
     # os.open and os.read: a third of the cost of a file object, which counts with ten thousand small files.
     try:
-        handle = os.open(source.path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        handle = os.open(source.file, os.O_RDONLY | getattr(os, "O_BINARY", 0))
     except OSError as error:
         raise CorpusError(f"{source}: cannot be read ({error.strerror})") from error
     try:
@@ -95,10 +120,14 @@ def _file_chunks(
     finally:
         os.close(handle)
     if position != source.n_bytes:
-        raise IntegrityError(
-            f"{source}: {position:,} bytes were read, but it had {source.n_bytes:,} when it was found; "
-            f"it changes while it is read: wait until it is complete and start again"
-        )
+        raise _changed(source, position)
+
+
+def _changed(source: Source, n_bytes: int) -> IntegrityError:
+    return IntegrityError(
+        f"{source}: {n_bytes:,} bytes were read, but it had {source.n_bytes:,} when it was found; "
+        f"it changes while it is read: wait until it is complete and start again"
+    )
 
 
 def _skip(chunks: Iterator[bytes], n: int) -> Iterator[bytes]:

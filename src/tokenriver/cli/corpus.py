@@ -1,0 +1,71 @@
+"""`tokenriver corpus`: documents to corpus shards with their manifest."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tokenriver.cli.build import unescaped
+from tokenriver.files import human_bytes, human_count
+
+if TYPE_CHECKING:
+    from tokenriver.corpus.shards import CorpusSummary
+
+__all__ = ["corpus_command"]
+
+
+def corpus_command(
+    inputs: Annotated[
+        list[str],
+        typer.Argument(metavar="INPUT…", help="Files, directories, globs, a corpus, or - for JSONL on stdin."),
+    ],
+    out: Annotated[str, typer.Option(metavar="DIR", help="Directory of the corpus.")],
+    file_format: Annotated[str, typer.Option("--format", help="jsonl.zst or parquet.")] = "jsonl.zst",
+    name: Annotated[str | None, typer.Option(help="Name in the manifest (default: the directory's).")] = None,
+    version: Annotated[str, typer.Option(help="Version in the manifest.")] = "v1",
+    split: Annotated[str | None, typer.Option(help="column[:NAME], hash:FRACTION, first-docs:N or train.")] = None,
+    text_field: Annotated[str, typer.Option(help="Field or column that holds the text.")] = "text",
+    document_separator: Annotated[str | None, typer.Option(help="Text that ends a document in .txt files.")] = None,
+    on_bad_record: Annotated[str, typer.Option(help="error, or skip (and count).")] = "error",
+    keep_empty: Annotated[bool, typer.Option("--keep-empty", help="Keep documents without text.")] = False,
+    workers: Annotated[int | None, typer.Option(help="Parsing threads (default: one a core).")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a finished corpus.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
+) -> None:
+    """Write documents once as corpus shards (columns id, text, split): the same bytes on every run."""
+    from tokenriver.cli.progress import Progress
+    from tokenriver.corpus.shards import write_corpus
+    from tokenriver.corpus.sources import SourceOptions, find_sources
+
+    options = SourceOptions(
+        text_field=text_field,
+        on_bad_record=on_bad_record,  # type: ignore[arg-type]  # SourceOptions refuses other words
+        keep_empty=keep_empty,
+        document_separator=unescaped(document_separator),
+    )
+    total = sum(source.n_bytes or 0 for source in find_sources(inputs)) if not quiet else 0
+    words: dict[str, Any] = {"format": file_format, "name": name, "version": version, "split": split}
+    with Progress(total or None, label="writing the corpus", quiet=quiet) as progress:
+        summary = write_corpus(
+            inputs, out, options=options, workers=workers, overwrite=overwrite, progress=progress.update, **words
+        )
+    if as_json:
+        _print_json(summary)
+    elif not quiet:
+        _print_summary(summary)
+
+
+def _print_json(summary: CorpusSummary) -> None:
+    import msgspec
+
+    print(msgspec.json.format(msgspec.json.encode(msgspec.to_builtins(summary, enc_hook=str)), indent=2).decode())
+
+
+def _print_summary(summary: CorpusSummary) -> None:
+    sides = ", ".join(f"{human_count(n)} {side}" for side, n in summary.manifest.documents.items())
+    print(f"{sides} documents, {human_bytes(summary.text_bytes)} of text in {len(summary.manifest.files)} files")
+    if summary.skipped:
+        print("left out: " + ", ".join(f"{human_count(n)} {kind}" for kind, n in sorted(summary.skipped.items())))
+    print(f"wrote {summary.path}")
