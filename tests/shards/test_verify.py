@@ -402,6 +402,7 @@ def test_a_scan_sees_the_same_with_any_number_of_threads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workers: int | None, variant: Any
 ) -> None:
     monkeypatch.setattr(scan_module, "_PIECE_BYTES", 4096)
+    monkeypatch.setattr(scan_module, "_CACHE_BYTES", 1024)
     rng = np.random.default_rng(5)
     ids = rng.integers(0, 900, 10_001)
     ids[7_777], ids[8_888] = 950, 960

@@ -79,6 +79,7 @@ class Progress:
             self._bar.update(self._task, completed=done, total=self._total or done, figures=self._figures())
             self._bar.stop()
         elif kind is None and not self._quiet:
+            self._now = (self._total or self._now[0], *self._now[1:])
             self._print(self._line(last=True))
 
     def _open_bar(self) -> None:

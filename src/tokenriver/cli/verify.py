@@ -42,7 +42,8 @@ def verify_command(
     else:
         for finding in report.findings:
             print(f"{finding.path}: {finding.problem}")
-        verdict = f"{human_count(len(report.findings))} findings" if report.findings else "all good"
+        n = len(report.findings)
+        verdict = f"{human_count(n)} finding{'s' if n > 1 else ''}" if n else "all good"
         print(
             f"{verdict}: {human_count(report.files_checked)} shards, {human_count(report.tokens)} tokens, "
             f"{human_bytes(report.bytes)} in {seconds:.1f} s"

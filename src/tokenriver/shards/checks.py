@@ -166,7 +166,6 @@ def _conservation_problems(data_set: DataSet, record: BuildRecord) -> Iterator[s
 
 def _agreement_problems(manifest: TokensManifest, record: BuildRecord) -> Iterator[str]:
     pairs = {
-        "tokenizer_id": (manifest.tokenizer_id, record.tokenizer.tokenizer_id),
         "tokenizer_sha256": (manifest.tokenizer_sha256, record.tokenizer.sha256),
         "vocab_size": (manifest.vocab_size, record.tokenizer.vocab_size),
         "doc_sep_id": (manifest.doc_sep_id, record.tokenizer.separator_id),

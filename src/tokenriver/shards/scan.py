@@ -32,8 +32,14 @@ __all__ = ["Crew", "ShardScan", "available_cpus", "scan_shard"]
 
 T = TypeVar("T")
 
-_PIECE_BYTES = 1 << 20
-"""Stays in a core's cache between hashing and looking; larger pieces measured no faster."""
+_PIECE_BYTES = 2 << 20
+"""What one thread reads and looks at while another hashes: large enough that handing over costs nothing."""
+
+_CACHE_BYTES = 256 << 10
+"""What one thread reads, looks at and hashes by itself: small enough to stay in a core's own cache meanwhile.
+
+Measured on two cores, per MB: hashing 0.70 ms, reading 0.12 ms (0.18 ms in pieces of 1 MiB), looking 0.12 ms.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,12 +104,9 @@ class Crew:
             with self._lock:
                 self._active -= 1
 
-    def help(self, step: Callable[[], int]) -> Callable[[], int]:
-        """Run `step` in another thread if a processor is free, else here; call what is returned for its result."""
-        if self._active < self._free_up_to:
-            return self._helpers.submit(step).result
-        done = step()
-        return lambda: done
+    def help(self, step: Callable[[], int]) -> Future[int] | None:
+        """Run `step` in another thread if a processor is free; None, and nothing done, if none is."""
+        return self._helpers.submit(step) if self._active < self._free_up_to else None
 
 
 def scan_shard(path: Path, *, crew: Crew, vocab_size: int = 0, separator_id: int | None = None) -> ShardScan:
@@ -118,12 +121,15 @@ def scan_shard(path: Path, *, crew: Crew, vocab_size: int = 0, separator_id: int
         limit = min((v for v in (header.vocab_size, vocab_size) if v), default=0)
         ids = _Ids(file, header.dtype, limit=limit, separator_id=separator_id)
         here, other = memoryview(bytearray(_PIECE_BYTES)), memoryview(bytearray(_PIECE_BYTES))
-        n = ids.read(here)
+        n = ids.read(here[:_CACHE_BYTES])
         while n:
-            following = crew.help(partial(ids.read, other))
+            ahead = crew.help(partial(ids.read, other))
             digest.update(here[:n])
-            n = following()
-            here, other = other, here
+            if ahead is None:
+                n = ids.read(here[:_CACHE_BYTES])
+            else:
+                n = ahead.result()
+                here, other = other, here
         if ids.n_tokens != header.n_tokens:
             raise FormatError(
                 f"{path}: {ids.n_tokens:,} ids, not {header.n_tokens:,}; the file changed while it was read"

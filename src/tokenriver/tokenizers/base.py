@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["Backend", "Texts", "Tokenizer", "as_text_batch", "checked_ids", "encoder_failure", "merge_batches"]
+__all__ = ["Backend", "Texts", "Tokenizer", "as_text_batch", "checked_ids", "encoder_failure"]
 
 Backend = Literal["fast", "reference"]
 Texts: TypeAlias = "Sequence[str | bytes] | TextBatch"
@@ -102,35 +102,6 @@ def as_text_batch(texts: Texts) -> TextBatch:
                 else f"document {i} is not Unicode text: {error}"
             ) from None
     return TextBatch.from_texts(pieces)
-
-
-def merge_batches(first: TokenBatch, second: TokenBatch, is_second: NDArray[np.bool_]) -> TokenBatch:
-    """Interleave two batches: document i comes from `second` where is_second[i], else from `first`, in order."""
-    lengths = np.empty(len(is_second), np.int64)
-    lengths[~is_second] = first.lengths
-    lengths[is_second] = second.lengths
-    offsets = np.zeros(len(is_second) + 1, np.int64)
-    np.cumsum(lengths, out=offsets[1:])
-    if len(second) * 8 > len(first):
-        ids = np.empty(int(offsets[-1]), np.uint32)
-        from_second = np.repeat(is_second, lengths)
-        ids[from_second] = second.ids
-        ids[~from_second] = first.ids
-    else:
-        ids = _insert_few(first, second, is_second)
-    return TokenBatch(ids, offsets, second.n_reference)
-
-
-def _insert_few(first: TokenBatch, second: TokenBatch, is_second: NDArray[np.bool_]) -> NDArray[np.uint32]:
-    """The ids of merge_batches as runs copied whole: cheaper than a mask a token where few come from `second`."""
-    parts: list[NDArray[np.uint32]] = []
-    done = 0
-    for k, position in enumerate(np.flatnonzero(is_second)):
-        upto = int(position) - k
-        parts += [first.ids[first.offsets[done] : first.offsets[upto]], second[k]]
-        done = upto
-    parts.append(first.ids[first.offsets[done] :])
-    return np.concatenate(parts)
 
 
 def checked_ids(ids: ArrayLike, *, vocab_size: int) -> NDArray[np.int64]:

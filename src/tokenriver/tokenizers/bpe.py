@@ -150,7 +150,6 @@ def fast_path(spec: dict[str, Any]) -> FastPath:
     cut_digits = _require_known_shape(spec)
     slim = {**spec, "added_tokens": [t for t in spec.get("added_tokens") or [] if not t["special"]]}
     suspects = unassigned().copy()
-    ascii_ranges: list[tuple[int, int]] = []
     if spec["model"].get("byte_fallback"):
         suspects[:] = False
     else:
@@ -158,7 +157,6 @@ def fast_path(spec: dict[str, Any]) -> FastPath:
         if missing:
             slim = _with_placeholders(slim, missing)
             suspects |= code_points_with_bytes(missing)
-            ascii_ranges = _ranges([b for b in missing if b < 0x80])
     if cut_digits:
         slim = {**slim, "pre_tokenizer": spec["pre_tokenizer"]["pretokenizers"][1]}
         suspects |= numeric()
@@ -167,10 +165,16 @@ def fast_path(spec: dict[str, Any]) -> FastPath:
     text = json.dumps(slim, ensure_ascii=False)
     return FastPath(
         FastEncoder(lambda: load_gigatoken(text)),
-        SuspectFinder(suspects, ascii_ranges=ascii_ranges),
+        SuspectFinder(suspects),
         f"gigatoken {version('gigatoken')}",
+        cuts_at_space=not spec["model"].get("byte_fallback")
+        and not any(" " in t["content"] for t in slim["added_tokens"]),
         cut_digits=cut_digits,
     )
+
+
+def _has_space(added_tokens: list[dict[str, Any]]) -> bool:
+    return any(" " in token["content"] for token in added_tokens)
 
 
 def load_gigatoken(tokenizer_json: str) -> Any:
@@ -250,17 +254,6 @@ def _with_placeholders(spec: dict[str, Any], missing: list[int]) -> dict[str, An
     top = 1 + max(model["vocab"].values())
     model["vocab"] = model["vocab"] | {BYTE_TO_CHAR[b]: top + k for k, b in enumerate(missing)}
     return {**spec, "model": model}
-
-
-def _ranges(numbers: list[int]) -> list[tuple[int, int]]:
-    """Ascending numbers as (first, last) runs: [4, 6, 7] → [(4, 4), (6, 7)]."""
-    runs: list[tuple[int, int]] = []
-    for n in numbers:
-        if runs and runs[-1][1] == n - 1:
-            runs[-1] = (runs[-1][0], n)
-        else:
-            runs.append((n, n))
-    return runs
 
 
 def token_bytes(spec: dict[str, Any]) -> list[bytes]:

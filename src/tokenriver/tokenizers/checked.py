@@ -9,7 +9,8 @@ import numpy as np
 
 from tokenriver.batches import TextBatch, TokenBatch
 from tokenriver.errors import TokenizerError
-from tokenriver.tokenizers.base import as_text_batch, checked_ids, merge_batches
+from tokenriver.tokenizers.base import as_text_batch, checked_ids
+from tokenriver.tokenizers.windows import replace_texts, suspect_windows
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -56,18 +57,20 @@ class Vocabulary:
 
 @dataclass(frozen=True, slots=True)
 class FastPath:
-    """A gigatoken encoder, what finds the texts that it may get wrong, and whether digits stand alone.
+    """A gigatoken encoder, what finds the code points that it may get wrong, and two facts on the pre-tokenizer.
 
-    With `cut_digits` every ASCII digit is encoded as a text of its own: a pre-tokenizer that gigatoken lacks.
+    `cuts_at_space`: a space after anything but white space always starts a new word, so that a text may be encoded
+    in two parts there. `cut_digits`: every ASCII digit is a text of its own, a pre-tokenizer that gigatoken lacks.
     """
 
     encoder: FastEncoder
     suspects: SuspectFinder
     version: str
+    cuts_at_space: bool
     cut_digits: bool = False
 
     def encode(self, batch: TextBatch, *, parallel: bool) -> TokenBatch:
-        """Ids of every text, none of them suspect."""
+        """Ids of every text, right for those without a suspect."""
         if not self.cut_digits:
             return self.encoder.encode(batch, parallel=parallel)
         bounds, of_text = _digit_cuts(batch)
@@ -145,28 +148,48 @@ class CheckedTokenizer:
         return self.encode_batch([text]).ids
 
     def encode_batch(self, texts: Texts, *, parallel: bool = True) -> TokenBatch:
-        """Ids of many texts, equal to the reference's; `n_reference` of the texts were encoded by it."""
-        batch = as_text_batch(texts)
-        if self.fast is None:
-            return self._by_reference(batch, np.arange(len(batch)), parallel=parallel)
-        suspect = self.fast.suspects.documents(batch)
-        if not suspect.any():
-            return self._by_fast(self.fast, batch, np.arange(len(batch)), parallel=parallel)
-        certain = self._by_fast(self.fast, batch.take(~suspect), np.flatnonzero(~suspect), parallel=parallel)
-        others = self._by_reference(batch.take(suspect), np.flatnonzero(suspect), parallel=parallel)
-        return merge_batches(certain, others, suspect)
+        """Ids of many texts, equal to the reference's; `n_reference` of the texts had a part encoded by it."""
+        return self._encode(as_text_batch(texts), self.fast, parallel=parallel)
 
     def reference_encode_batch(self, texts: Texts) -> TokenBatch:
         """The same ids, all from the reference library."""
-        batch = as_text_batch(texts)
-        return self._by_reference(batch, np.arange(len(batch)), parallel=True)
+        return self._encode(as_text_batch(texts), None, parallel=True)
 
-    def _by_fast(self, fast: FastPath, batch: TextBatch, numbers: NDArray[np.int64], *, parallel: bool) -> TokenBatch:
-        return _naming_the_text(lambda part: fast.encode(part, parallel=parallel), batch, numbers)
+    def _encode(self, batch: TextBatch, fast: FastPath | None, *, parallel: bool) -> TokenBatch:
+        try:
+            if fast is None:
+                tokens = self._by_reference(batch, parallel=parallel)
+                return TokenBatch(tokens.ids, tokens.offsets, len(batch))
+            return self._by_both(fast, batch, parallel=parallel)
+        except _TextError as failure:
+            text = int(np.searchsorted(batch.offsets, failure.position, side="right")) - 1
+            raise TokenizerError(
+                f"document {text} of the batch ({int(batch.lengths[text]):,} bytes) cannot be encoded: "
+                f"{failure.failure}"
+            ) from failure.failure
 
-    def _by_reference(self, batch: TextBatch, numbers: NDArray[np.int64], *, parallel: bool) -> TokenBatch:
-        tokens = _naming_the_text(lambda part: self.reference.encode(part, parallel=parallel), batch, numbers)
-        return TokenBatch(tokens.ids, tokens.offsets, len(batch))
+    def _by_both(self, fast: FastPath, batch: TextBatch, *, parallel: bool) -> TokenBatch:
+        first, last = int(batch.offsets[0]), int(batch.offsets[-1])
+        positions = fast.suspects.positions(batch.data[first:last]) + first
+        if len(positions) == 0:
+            return naming_the_text(lambda part: fast.encode(part, parallel=parallel), batch)
+        windows = suspect_windows(batch, positions, cut=fast.cuts_at_space)
+        pieces = TextBatch(batch.data, windows.bounds)
+        everything = naming_the_text(lambda part: fast.encode(part, parallel=parallel), pieces)
+        chosen = np.flatnonzero(windows.is_suspect)
+        others = self._by_reference(pieces, chosen, parallel=parallel)
+        merged = replace_texts(everything, others, windows.is_suspect)
+        return TokenBatch(merged.ids, merged.offsets[windows.of_text], windows.n_texts)
+
+    def _by_reference(self, batch: TextBatch, chosen: NDArray[np.int64] | None = None, *, parallel: bool) -> TokenBatch:
+        if chosen is None:
+            return naming_the_text(lambda part: self.reference.encode(part, parallel=parallel), batch)
+        try:
+            return self.reference.encode(TextBatch.from_texts(batch[i] for i in chosen), parallel=parallel)
+        except TokenizerError:
+            for i in chosen.tolist():
+                naming_the_text(lambda part: self.reference.encode(part, parallel=parallel), batch.slice(i, i + 1))
+            raise
 
     def decode(self, ids: ArrayLike) -> str:
         """Text of ids; bytes that are not UTF-8 become U+FFFD."""
@@ -185,10 +208,8 @@ class CheckedTokenizer:
         return list(self.vocabulary.token_bytes)
 
 
-def _naming_the_text(
-    encode: Callable[[TextBatch], TokenBatch], batch: TextBatch, numbers: NDArray[np.int64]
-) -> TokenBatch:
-    """Encode; on failure find the first text that fails by halving, and raise TokenizerError with its number."""
+def naming_the_text(encode: Callable[[TextBatch], TokenBatch], batch: TextBatch) -> TokenBatch:
+    """Encode; on failure find the first text that fails by halving, and raise TokenizerError with its bytes' place."""
     try:
         return encode(batch)
     except TokenizerError as error:
@@ -201,6 +222,12 @@ def _naming_the_text(
             start = middle
         except TokenizerError as error:
             stop, failure = middle, error
-    raise TokenizerError(
-        f"document {int(numbers[start])} cannot be encoded ({len(batch[start]):,} bytes): {failure}"
-    ) from failure
+    raise _TextError(int(batch.offsets[start]), failure)
+
+
+class _TextError(TokenizerError):
+    """A text that cannot be encoded, known by where it starts in the batch's bytes."""
+
+    def __init__(self, position: int, failure: TokenizerError) -> None:
+        super().__init__(f"the text at byte {position} of the batch cannot be encoded: {failure}")
+        self.position, self.failure = position, failure

@@ -12,9 +12,10 @@ _STATM = Path("/proc/self/statm")
 
 
 def resident_bytes() -> int | None:
-    """Resident bytes now (Linux), at most so far (macOS), or None where neither can be asked (Windows)."""
+    """Resident bytes now without mapped files (Linux), at most so far (macOS), or None where neither can be asked."""
     if _STATM.exists():
-        return int(_STATM.read_bytes().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        _, resident, shared = _STATM.read_bytes().split()[:3]
+        return (int(resident) - int(shared)) * os.sysconf("SC_PAGE_SIZE")
     if sys.platform == "darwin":
         import resource
 

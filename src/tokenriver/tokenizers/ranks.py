@@ -195,7 +195,7 @@ def rank_tokenizer(
             f"{where}: encoding with {reference.version} alone, which is slower, because {error}", stacklevel=2
         )
         return CheckedTokenizer(vocabulary, reference, None)
-    fast = FastPath(encoder, SuspectFinder(unassigned()), f"gigatoken {version('gigatoken')}")
+    fast = FastPath(encoder, SuspectFinder(unassigned()), f"gigatoken {version('gigatoken')}", cuts_at_space=True)
     return CheckedTokenizer(vocabulary, reference, fast)
 
 

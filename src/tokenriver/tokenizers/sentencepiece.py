@@ -122,7 +122,10 @@ def _fast_path(model: ModelFile) -> FastPath:
     text = to_tokenizer_json(model)
     suspects = normalized(later_code_points(model.charsmap)) if model.charsmap else np.zeros(0x110000, np.bool_)
     return FastPath(
-        FastEncoder(lambda: load_gigatoken(text)), SuspectFinder(suspects), f"gigatoken {version('gigatoken')}"
+        FastEncoder(lambda: load_gigatoken(text)),
+        SuspectFinder(suspects),
+        f"gigatoken {version('gigatoken')}",
+        cuts_at_space=False,
     )
 
 

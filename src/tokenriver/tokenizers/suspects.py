@@ -1,8 +1,8 @@
-"""Which documents hold a code point on which two encoders may disagree: found on raw UTF-8, a batch at a time.
+"""Where text holds a code point on which two encoders may disagree: found on raw UTF-8, a batch at a time.
 
 The fast encoder and its reference agree on nearly every text; where they may not, a code point in the text tells
-(one that only a newer Unicode version assigns, a combining mark that the normaliser reorders, …). Documents that
-hold one go to the reference. Finding them must cost next to nothing on ordinary text, so it works in steps that
+(one that only a newer Unicode version assigns, a combining mark that the normaliser reorders, …). What stands
+around one goes to the reference. Finding them must cost next to nothing on ordinary text, so it works in steps that
 each see fewer bytes: 8-byte words with a byte ≥ 0x80, lead bytes in them, (lead, second) pairs, whole code points.
 """
 
@@ -13,11 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from numpy.typing import NDArray
-
-    from tokenriver.batches import TextBatch
 
 __all__ = ["SuspectFinder"]
 
@@ -28,35 +24,22 @@ _DENSE = 4
 
 
 class SuspectFinder:
-    """Finds documents that hold a code point of a set (bool [0x110000]).
+    """Finds the code points of a set (bool [0x110000]) in UTF-8 bytes."""
 
-    `ascii_ranges` are (first, last) byte ranges below 0x80 to find as well; each costs a pass over the batch.
-    """
-
-    def __init__(self, suspects: NDArray[np.bool_], *, ascii_ranges: Iterable[tuple[int, int]] = ()) -> None:
-        self._ascii_ranges = tuple(ascii_ranges)
+    def __init__(self, suspects: NDArray[np.bool_]) -> None:
+        self._ascii = [bytes([b]) for b in np.flatnonzero(suspects[:0x80])]
         self._is_suspect = suspects.copy()
         self._is_suspect[:0x80] = False
         self._pairs = _pair_table(self._is_suspect)
         self._any_wide = bool(self._pairs.any())
 
-    def documents(self, batch: TextBatch) -> NDArray[np.bool_]:
-        """bool [n]: which texts hold a code point of the set."""
-        found = np.zeros(len(batch), np.bool_)
-        data = batch.data[int(batch.offsets[0]) : int(batch.offsets[-1])]
-        starts = batch.offsets - batch.offsets[0]
-        for positions in self._positions(data):
-            if len(positions):
-                found[np.searchsorted(starts, positions, side="right") - 1] = True
-        return found
-
-    def _positions(self, data: NDArray[np.uint8]) -> list[NDArray[np.int64]]:
-        positions = [
-            np.flatnonzero((data - np.uint8(first)) <= np.uint8(last - first)) for first, last in self._ascii_ranges
-        ]
-        if self._any_wide:
-            positions.append(self._wide_positions(data))
-        return positions
+    def positions(self, data: NDArray[np.uint8]) -> NDArray[np.int64]:
+        """Where code points of the set start in `data`, ascending int64."""
+        found = [self._wide_positions(data)] if self._any_wide else []
+        if self._ascii:
+            raw = data.tobytes()
+            found += [np.flatnonzero(data == byte[0]) for byte in self._ascii if byte in raw]
+        return np.sort(np.concatenate([np.zeros(0, np.int64), *found]))
 
     def _wide_positions(self, data: NDArray[np.uint8]) -> NDArray[np.int64]:
         leads: NDArray[np.int64] = _lead_positions(data)
@@ -70,13 +53,13 @@ class SuspectFinder:
 def _lead_positions(data: NDArray[np.uint8]) -> NDArray[np.int64]:
     """Where a sequence of two to four bytes starts, ascending int64."""
     n_words = len(data) // 8
-    hot = np.flatnonzero(data[: n_words * 8].view(np.uint64) & _HIGH_BITS)
+    words = data[: n_words * 8].view(np.uint64)
+    hot = np.flatnonzero((words & _HIGH_BITS) != 0)
     if len(hot) * _DENSE > n_words:
         return np.flatnonzero(data >= 0xC2)
-    inside = (hot[:, None] * 8 + np.arange(8)).reshape(-1)
-    positions = np.concatenate([inside, np.arange(n_words * 8, len(data))])
-    leads: NDArray[np.int64] = positions[data[positions] >= 0xC2]
-    return leads
+    inside = np.flatnonzero(words[hot].view(np.uint8) >= 0xC2)
+    tail = np.flatnonzero(data[n_words * 8 :] >= 0xC2) + n_words * 8
+    return np.concatenate([hot[inside >> 3] * 8 + (inside & 7), tail])
 
 
 def _code_points(data: NDArray[np.uint8], leads: NDArray[np.int64]) -> NDArray[np.int64]:

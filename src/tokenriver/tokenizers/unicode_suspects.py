@@ -49,7 +49,7 @@ def numeric() -> NDArray[np.bool_]:
 
 
 def code_points_with_bytes(missing: Iterable[int]) -> NDArray[np.bool_]:
-    """Code points from U+0080 up whose UTF-8 holds one of the bytes."""
+    """Code points whose UTF-8 holds one of the bytes."""
     is_missing = np.zeros(256, np.bool_)
     is_missing[list(missing)] = True
     c = np.arange(_SIZE)
@@ -58,14 +58,15 @@ def code_points_with_bytes(missing: Iterable[int]) -> NDArray[np.bool_]:
     three = is_missing[0xE0 | ((c >> 12) & 0x0F)] | trail[1] | trail[0]
     four = is_missing[0xF0 | (c >> 18)] | trail[2] | trail[1] | trail[0]
     table: NDArray[np.bool_] = np.where(c < 0x800, two, np.where(c < 0x10000, three, four))
-    table[:0x80] = False
+    table[:0x80] = is_missing[:0x80]
     return table
 
 
 def normalized(later: NDArray[np.int64]) -> NDArray[np.bool_]:
     """What a SentencePiece normaliser may join with what stands before it.
 
-    `later` are the code points that its own rules look at after a first one. Added to them is everything that extends or starts a grapheme (marks, joiners, jamo,
+    `later` are the code points that its own rules look at after a first one. Added to them is
+    everything that extends or starts a grapheme (marks, joiners, jamo,
     prepended signs), because an encoder that normalises grapheme by grapheme sees these differently.
     """
     table = unassigned().copy()

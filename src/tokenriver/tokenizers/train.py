@@ -1,0 +1,144 @@
+"""Train a vocabulary of one's own: SentencePiece BPE with byte fallback, or byte-level BPE as a tokenizer.json.
+
+The same texts in the same order give the same file: both trainers run on one thread.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from tokenriver.errors import TokenizerError, UsageError
+from tokenriver.files import atomic_write
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+__all__ = ["TrainedTokenizer", "train_tokenizer"]
+
+Kind = Literal["sp-bpe", "byte-bpe"]
+END_OF_TEXT = "<|endoftext|>"
+_N_BYTES = 256
+_MAX_SENTENCE_BYTES = 1 << 20
+"""Longer lines are cut for training at a space: the trainer drops what is longer than its limit without a word."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedTokenizer:
+    """What a training run wrote and what it left out.
+
+    `path` is the artifact (load_tokenizer takes it, or its folder). `n_empty` texts had nothing to train on;
+    `n_cut` texts were longer than the trainer takes at once and went in as several.
+    """
+
+    path: Path
+    vocab_size: int
+    n_texts: int
+    n_empty: int
+    n_cut: int
+
+
+def train_tokenizer(texts: Iterable[str], *, kind: Kind, vocab_size: int, out: str | Path) -> TrainedTokenizer:
+    """Train on texts and write `tokenizer.model` ("sp-bpe") or `tokenizer.json` ("byte-bpe") into the folder `out`.
+
+    sp-bpe has the Parameter Golf settings (formats.md §4): pad/bos/eos/unk = 0/1/2/3, nmt_nfkc, no dummy prefix.
+    byte-bpe ends its documents with <|endoftext|>, id 0. Raises UsageError for a vocabulary that cannot hold the
+    256 bytes, TokenizerError where the texts cannot fill it or there are none.
+    """
+    least = _N_BYTES + (4 if kind == "sp-bpe" else 1)
+    if kind not in ("sp-bpe", "byte-bpe"):
+        raise UsageError(f"tokenizer type {kind!r} is unknown; expected sp-bpe or byte-bpe")
+    if vocab_size < least:
+        raise UsageError(f"--vocab-size {vocab_size} is too small for {kind}; the bytes and control ids need {least}")
+    feed = _Feed(iter(texts))
+    raw = _sentencepiece(feed, vocab_size) if kind == "sp-bpe" else _byte_level(feed, vocab_size)
+    folder = Path(out)
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / ("tokenizer.model" if kind == "sp-bpe" else "tokenizer.json")
+    with atomic_write(path) as file:
+        file.write(raw)
+    return TrainedTokenizer(path, vocab_size, feed.n_texts, feed.n_empty, feed.n_cut)
+
+
+class _Feed:
+    """Iterates over texts as the trainers want them, counting what they would drop silently."""
+
+    def __init__(self, texts: Iterator[str]) -> None:
+        self._texts = texts
+        self.n_texts = self.n_empty = self.n_cut = 0
+
+    def __iter__(self) -> Iterator[str]:
+        for text in self._texts:
+            self.n_texts += 1
+            if not text.strip():
+                self.n_empty += 1
+                continue
+            pieces = _cut(text)
+            self.n_cut += len(pieces) > 1
+            yield from pieces
+
+
+def _cut(text: str) -> list[str]:
+    """A text as pieces of at most _MAX_SENTENCE_BYTES UTF-8 bytes, cut at the last space that fits where there is one."""
+    pieces: list[str] = []
+    most = _MAX_SENTENCE_BYTES // 4
+    start = 0
+    while len(text) - start > most:
+        space = text.rfind(" ", start + 1, start + most)
+        stop = space if space > start else start + most
+        pieces.append(text[start:stop])
+        start = stop
+    return [*pieces, text[start:]]
+
+
+def _sentencepiece(feed: _Feed, vocab_size: int) -> bytes:
+    import sentencepiece
+
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=iter(feed),
+            model_writer=model,
+            model_type="bpe",
+            vocab_size=vocab_size,
+            character_coverage=0.999,
+            byte_fallback=True,
+            split_digits=True,
+            normalization_rule_name="nmt_nfkc",
+            add_dummy_prefix=False,
+            pad_id=0,
+            bos_id=1,
+            eos_id=2,
+            unk_id=3,
+            hard_vocab_limit=False,
+            max_sentence_length=_MAX_SENTENCE_BYTES,
+            num_threads=1,
+            minloglevel=2,
+        )
+    except (RuntimeError, OSError) as error:
+        raise TokenizerError(
+            f"sentencepiece cannot train {vocab_size:,} pieces on {feed.n_texts:,} texts: {error}"
+        ) from error
+    return model.getvalue()
+
+
+def _byte_level(feed: _Feed, vocab_size: int) -> bytes:
+    import tokenizers
+    from tokenizers import decoders, models, pre_tokenizers, trainers
+
+    tokenizer = tokenizers.Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[END_OF_TEXT],
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(iter(feed), trainer=trainer)
+    if feed.n_texts == feed.n_empty:
+        raise TokenizerError(f"nothing to train on: {feed.n_texts:,} texts, {feed.n_empty:,} of them empty")
+    return tokenizer.to_str(pretty=True).encode() + os.linesep.encode()[-1:]

@@ -1,0 +1,124 @@
+"""The command as users start it: exit codes, one line for each mistake, and never a traceback."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tokenriver import __version__, cli, write_shard
+from tokenriver.errors import CorpusError, UsageError
+
+SRC = Path(cli.__file__).parents[2]
+
+
+def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """`tokenriver WORDS` in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "tokenriver", *words],
+        capture_output=True,
+        text=True,
+        encoding="utf-8",
+        check=False,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": str(SRC), "PYTHONIOENCODING": "utf-8", **environment},
+    )
+
+
+def assert_one_line(result: subprocess.CompletedProcess[str], code: int, *words: str) -> None:
+    assert result.returncode == code, result
+    lines = result.stderr.splitlines()
+    assert len(lines) == 1, result.stderr
+    assert lines[0].startswith("tokenriver: ")
+    for word in words:
+        assert word in lines[0]
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([], "Missing command"),
+        (["biuld"], "No such command 'biuld'"),
+        (["verify"], "Missing argument 'PATH'"),
+        (["verify", "--bogus", "x.bin"], "--bogus"),
+        (["verify", "--workers", "0", "x.bin"], "--workers"),
+        (["inspect", "x.bin", "--document", "0", "--tokens", "0:5"], "give one of them"),
+    ],
+)
+def test_a_mistake_on_the_command_line_is_one_line_and_exit_2(words: list[str], expected: str) -> None:
+    assert_one_line(run(*words), 2, expected)
+
+
+def test_our_own_errors_are_one_line_and_exit_1(tmp_path: Path) -> None:
+    (tmp_path / "a.bin").write_bytes(b"12345")
+    assert_one_line(run("inspect", str(tmp_path / "a.bin")), 1, "a.bin: 5 bytes", "header of 1024 bytes")
+    assert_one_line(run("inspect", str(tmp_path / "none.bin")), 1, "none.bin: No such file or directory")
+
+
+def test_the_traceback_is_shown_when_asked_for(tmp_path: Path) -> None:
+    result = run("inspect", str(tmp_path / "none.bin"), TOKENRIVER_DEBUG="1")
+    assert result.returncode == 1
+    assert "Traceback" in result.stderr
+    assert result.stderr.splitlines()[-1].startswith("tokenriver: ")
+
+
+def test_version_and_help_go_to_standard_output_with_exit_0() -> None:
+    assert run("--version").stdout == f"tokenriver {__version__}\n"
+    result = run("--help")
+    assert result.returncode == 0
+    for command in ("build", "verify", "inspect"):
+        assert f"\n  {command} " in result.stdout
+
+
+def test_the_help_starts_without_anything_heavy() -> None:
+    code = (
+        "import sys; from tokenriver.cli import main; main(['--help']); "
+        "print('HEAVY', [m for m in ('numpy', 'rich', 'pyarrow', 'msgspec', 'tokenizers', 'gigatoken', 'torch', "
+        "'huggingface_hub') if m in sys.modules])"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(SRC)}
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=environment)
+    assert result.stdout.splitlines()[-1] == "HEAVY []"
+
+
+def test_a_reader_that_goes_away_ends_the_command_quietly(tmp_path: Path) -> None:
+    write_shard(tmp_path / "a.bin", range(60_000))
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tokenriver", "inspect", str(tmp_path / "a.bin"), "--tokens", ":"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(SRC)},
+    )
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    assert process.wait(60) == 1
+    process.stderr.close()
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (UsageError("--shard-tokens is 0"), 2, "tokenriver: --shard-tokens is 0\n"),
+        (CorpusError("a.jsonl:2 (byte 9): bad\nrecord"), 1, "tokenriver: a.jsonl:2 (byte 9): bad record\n"),
+        (PermissionError(13, "Permission denied", "/x"), 1, "tokenriver: /x: Permission denied\n"),
+        (OSError("odd"), 1, "tokenriver: odd\n"),
+        (KeyboardInterrupt(), 130, "tokenriver: interrupted\n"),
+        (ZeroDivisionError("division by zero"), 1, "internal error, please report it: ZeroDivisionError"),
+    ],
+)
+def test_every_error_becomes_one_line(
+    error: BaseException, code: int, line: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def command(**_options: object) -> None:
+        raise error
+
+    monkeypatch.setattr(cli, "app", command)
+    assert cli.main([]) == code
+    printed = capsys.readouterr().err
+    assert line in printed
+    assert printed.count("\n") == 1

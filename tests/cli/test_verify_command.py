@@ -1,0 +1,58 @@
+"""`tokenriver verify`: findings by line or as JSON, and an exit code that scripts can trust."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from shard_sets import make_cut_set, make_tokens_set
+
+from tokenriver.cli import main
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
+
+
+def test_a_sound_data_set_is_exit_0_and_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_tokens_set(tmp_path)
+    make_cut_set(tmp_path / "d", "llmc")
+    assert main(["verify", str(tmp_path), "--inputs"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("all good: 8 shards, 570 tokens, ")
+    assert out.count("\n") == 1
+
+
+def test_every_finding_is_a_line_and_the_exit_code_is_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    directory = make_tokens_set(tmp_path)
+    (directory / "train-00001.bin").unlink()
+    (directory / "val-00000.bin").write_bytes(b"")
+    assert main(["verify", str(directory), "--workers", "1"]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"{directory / 'train-00001.bin'}: missing: _MANIFEST.json lists it"
+    assert lines[1].startswith(f"{directory / 'val-00000.bin'}: an empty file")
+    assert lines[2].startswith("2 findings: 1 shards, ")
+
+
+def test_json_names_the_same_findings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    directory = make_tokens_set(tmp_path)
+    assert main(["verify", str(directory), "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert (report["ok"], report["files_checked"], report["findings"]) == (True, 3, [])
+    assert report["tokens"] == 340
+    (directory / "train-00001.bin").unlink()
+    assert main(["verify", str(directory), "--json"]) == 1
+    report = json.loads(capsys.readouterr().out)
+    assert report["ok"] is False
+    assert report["findings"] == [
+        {"path": str(directory / "train-00001.bin"), "problem": "missing: _MANIFEST.json lists it"}
+    ]
+
+
+def test_a_changed_input_is_exit_1_only_with_inputs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    make_tokens_set(tmp_path)
+    (tmp_path / "in" / "a.jsonl").write_bytes(b'{"text":"A.jsonl"}\n')
+    assert main(["verify", str(tmp_path)]) == 0
+    assert main(["verify", str(tmp_path), "--inputs"]) == 1
+    assert "a.jsonl: input changed" in capsys.readouterr().out
