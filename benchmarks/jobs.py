@@ -8,7 +8,6 @@ import multiprocessing
 import os
 import shutil
 import time
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
