@@ -41,7 +41,7 @@ def main() -> int:
 def write_documents(directory: Path) -> Path:
     """The language reference, one topic a document, and the standard library's sources, as JSONL files."""
     directory.mkdir(parents=True, exist_ok=True)
-    write_jsonl(directory / "topics.jsonl", [(name, text) for name, text in sorted(topics.items())])
+    write_jsonl(directory / "language.jsonl", [(name, text) for name, text in sorted(topics.items())])
     library = Path(sysconfig.get_paths()["stdlib"])
     sources = []
     for path in sorted(library.rglob("*.py")):

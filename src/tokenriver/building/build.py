@@ -22,7 +22,8 @@ from tokenriver.building.choices import (
 from tokenriver.building.dataset import DatasetWriter, Shape
 from tokenriver.building.journal import Journal
 from tokenriver.building.options import BuildOptions, BuildWords
-from tokenriver.building.pipeline import ProgressSink, default_workers, in_order, read_ahead
+from tokenriver.building.pipeline import default_workers, in_order, read_ahead
+from tokenriver.building.progress import InputProgress, ProgressSink
 from tokenriver.building.records import write_records
 from tokenriver.building.target import Target
 from tokenriver.corpus.documents import Position, read_blocks
@@ -239,13 +240,14 @@ class _Job:
             hash_fraction=self.rule.fraction if self.rule.kind == "hash" else None,
             sample_every=max(1, total // options.verify_sample) if options.verify_sample else 0,
         )
-        before = [0]
-        for source in sources:
-            before.append(before[-1] + (source.n_bytes or 0))
+        place = InputProgress(sources)
         with InputHasher(sources) as hasher:
-            raw = read_blocks(
-                sources, source_options, block_bytes=options.block_bytes, start=position, on_raw=hasher.tap
-            )
+
+            def on_raw(source_index: int, chunk: bytes) -> None:
+                place.tap(source_index, chunk)
+                hasher.tap(source_index, chunk)
+
+            raw = read_blocks(sources, source_options, block_bytes=options.block_bytes, start=position, on_raw=on_raw)
             workers = options.workers or default_workers()
             encoded = in_order(
                 encoder.encode_block,
@@ -258,7 +260,7 @@ class _Job:
                 writer.add(block)
                 if progress is not None:
                     counts = writer.counts
-                    progress.update(before[block.end.source_index], sum(counts.documents), sum(counts.tokens))
+                    progress.update(place.bytes_done(block.end), sum(counts.documents), sum(counts.tokens))
             if not sum(writer.counts.documents):
                 raise CorpusError(_no_documents(sources, writer))
             writer.finish((len(sources), 0))

@@ -12,22 +12,16 @@ import threading
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
     from concurrent.futures import Future
 
-__all__ = ["ProgressSink", "default_workers", "in_order", "read_ahead"]
+__all__ = ["default_workers", "in_order", "read_ahead"]
 
 A = TypeVar("A")
 B = TypeVar("B")
-
-
-class ProgressSink(Protocol):
-    """Told how far a build is: input bytes done, documents and tokens so far."""
-
-    def update(self, bytes_done: int, documents: int, tokens: int) -> None: ...
 
 
 def default_workers() -> int:

@@ -69,7 +69,7 @@ def write_records(
     """
     corpus_sha256 = _corpus_facts(target, writer, origin, hashes, options)
     files = sorted(writer.files, key=lambda f: (f.split, f.name))
-    record = _build_record(target, writer, files, origin, hashes, tokenizer, separator, resolved)
+    record = _build_record(target, writer, files, origin, hashes, tokenizer, separator, options, resolved)
     write_record(target.record(BUILD_RECORD), record)
     if target.layout != "tokens":
         return target.record(BUILD_RECORD)
@@ -120,6 +120,7 @@ def _build_record(
     hashes: list[InputFacts],
     tokenizer: Tokenizer,
     separator: Separator,
+    options: BuildOptions,
     resolved: dict[str, Any],
 ) -> BuildRecord:
     counts = writer.counts
@@ -128,7 +129,7 @@ def _build_record(
         layout=target.layout,
         dataset=target.dataset,
         tokenizer=TokenizerRecord(
-            tokenizer_id=tokenizer.tokenizer_id,
+            tokenizer_id=options.tokenizer_id or tokenizer.tokenizer_id,
             sha256=tokenizer.sha256,
             vocab_size=tokenizer.vocab_size,
             separator_id=separator.id,

@@ -1,0 +1,58 @@
+"""How far a build is, in bytes of its input files: what an estimate of the time left can be made from."""
+
+from __future__ import annotations
+
+from functools import cache
+from itertools import accumulate
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tokenriver.corpus.documents import Position
+    from tokenriver.corpus.sources import Source
+
+__all__ = ["InputProgress", "ProgressSink"]
+
+
+class ProgressSink(Protocol):
+    """Told how far a build is: input bytes done, documents and tokens so far."""
+
+    def update(self, bytes_done: int, documents: int, tokens: int) -> None: ...
+
+
+class InputProgress:
+    """Turns a position between documents into bytes of the files; `tap` sees the compressed bytes as they are read."""
+
+    def __init__(self, sources: Sequence[Source]) -> None:
+        self._sources = sources
+        self._before = [0, *accumulate(source.n_bytes or 0 for source in sources)]
+        self._read: dict[int, int] = {}
+
+    def tap(self, source_index: int, chunk: bytes) -> None:
+        """Count bytes read of a source."""
+        self._read[source_index] = self._read.get(source_index, 0) + len(chunk)
+
+    def bytes_done(self, position: Position) -> int:
+        """Bytes of the input files before a position; for compressed files what has been read, a few blocks ahead."""
+        index, offset = position
+        if index >= len(self._sources):
+            return self._before[-1]
+        source = self._sources[index]
+        size = source.n_bytes or 0
+        if source.kind == "parquet":
+            done = size * offset // max(1, _rows(source))
+        elif source.compression or source.stream is not None:
+            done = self._read.get(index, 0)
+        else:
+            done = offset
+        return self._before[index] + (min(done, size) if source.stream is None else done)
+
+
+@cache
+def _rows(source: Source) -> int:
+    import pyarrow.parquet as pq
+
+    with pq.ParquetFile(source.path) as file:
+        rows: int = file.metadata.num_rows
+    return rows
