@@ -22,7 +22,7 @@ def expected_texts(path: Path) -> list[bytes]:
     return [text.encode() for text in texts if text]
 
 
-@pytest.mark.parametrize("block_bytes", [5_000, 1 << 20])
+@pytest.mark.parametrize("block_bytes", [40_000, 1 << 20])
 def test_every_file_of_documents_reads_as_python_reads_it(shared: Path, block_bytes: int) -> None:
     paths = sorted((shared / "data" / "docs").iterdir())
     assert paths
