@@ -27,7 +27,12 @@ class CorpusError(TokenRiverError):
 
 
 class TokenizerError(TokenRiverError):
-    """A tokenizer cannot be found, loaded or trusted, or an id does not fit its vocabulary."""
+    """A tokenizer cannot be found, loaded or trusted, or an id does not fit its vocabulary.
+
+    `document` is the index in its batch of the text that could not be encoded, where there is one.
+    """
+
+    document: int | None = None
 
 
 class FormatError(TokenRiverError, ValueError):

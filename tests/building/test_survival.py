@@ -234,3 +234,82 @@ def test_the_journal_is_on_disk_before_the_rename_and_the_shards_before_the_mani
         renamed = steps.index(("rename", file["name"]))
         assert any(step == ("fsync", "_JOURNAL") for step in steps[sealed:renamed])
         assert ("fsync", summary.directory.name) in steps[renamed : steps.index(("rename", "_MANIFEST.json"))]
+
+
+class OddTokenizer:
+    """The byte tokenizer, but it fails on one word."""
+
+    def __init__(self):
+        self._bytes = tokenriver.load_tokenizer("byte")
+
+    def __getattr__(self, name):
+        return getattr(self._bytes, name)
+
+    def encode_batch(self, texts, *, parallel=True):
+        for i in range(len(texts)):
+            if b"unspeakable" in texts[i]:
+                error = tokenriver.TokenizerError(f"document {i} cannot be encoded")
+                error.document = i
+                raise error
+        return self._bytes.encode_batch(texts, parallel=parallel)
+
+
+def test_an_encoder_that_fails_on_one_document_names_it_and_a_rerun_completes(tmp_path):
+    texts = make_texts(100)
+    texts[70] = "unspeakable"
+    source = write_jsonl(tmp_path / "docs.jsonl", texts)
+    words = {"out": tmp_path, "shard_tokens": 2000, "block_bytes": 1000, "split": "train"}
+    with pytest.raises(tokenriver.TokenizerError, match=r"docs\.jsonl:71 \(byte"):
+        tokenriver.build([source], tokenizer=OddTokenizer(), **words)
+    directory = tmp_path / "tokens" / "byte" / "docs"
+    before = {p.name: p.stat().st_mtime_ns for p in directory.glob("*.bin")}
+    assert before
+    summary = tokenriver.build([source], tokenizer="byte", **words)
+    assert summary.resumed
+    assert summary.documents == 100
+    assert {name: (directory / name).stat().st_mtime_ns for name in before} == before
+
+
+def test_a_fast_encoder_that_differs_from_its_reference_stops_the_build_with_the_place(tmp_path):
+    class Wrong(OddTokenizer):
+        backend_version = "fast 1"
+
+        def reference_encode_batch(self, texts):
+            batch = self._bytes.encode_batch(texts)
+            batch.ids[3] += 1
+            return batch
+
+    source = write_jsonl(tmp_path / "docs.jsonl", ["abcdef"])
+    with pytest.raises(tokenriver.TokenizerError, match=r"docs\.jsonl:1 .*token 3: 100 instead of 101.*reference"):
+        tokenriver.build([source], tokenizer=Wrong(), out=tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_directory_that_cannot_be_written_is_one_error(tmp_path):
+    if os.geteuid() == 0:
+        (tmp_path / "out").write_text("a file where a directory is needed")
+    else:
+        (tmp_path / "out").mkdir(mode=0o555)
+    source = write_jsonl(tmp_path / "docs.jsonl", ["a"])
+    command = [sys.executable, "-m", "tokenriver", "build", str(source), "--tokenizer", "byte", "--out", "out"]
+    result = subprocess.run(
+        command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": SRC}, capture_output=True, text=True, check=False
+    )
+    assert result.returncode == 1
+    assert "out" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+def test_an_input_that_shrinks_while_it_is_read_is_named(tmp_path, monkeypatch):
+    source = write_jsonl(tmp_path / "docs.jsonl", make_texts(2000))
+    original = tokenriver.building.build.find_origin
+
+    def find_and_cut(words):
+        found = original(words)
+        os.truncate(source, source.stat().st_size - 10)
+        return found
+
+    monkeypatch.setattr(tokenriver.building.build, "find_origin", find_and_cut)
+    with pytest.raises(tokenriver.TokenRiverError, match=r"docs\.jsonl"):
+        tokenriver.build([source], tokenizer="byte", out=tmp_path / "out")
+    assert not list((tmp_path / "out").rglob("_MANIFEST.json"))

@@ -147,10 +147,9 @@ class BlockEncoder:
         try:
             return self._tokenizer.encode_batch(block.texts, parallel=False)
         except TokenizerError as error:
-            index = getattr(error, "document", None)
-            if index is None:
+            if error.document is None:
                 raise
-            raise TokenizerError(f"{self._where(block, index)}: {error}") from error
+            raise TokenizerError(f"{self._where(block, error.document)}: {error}") from error
 
     def _where(self, block: DocumentBlock, index: int) -> str:
         return block.where(index, self._sources)

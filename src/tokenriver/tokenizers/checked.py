@@ -163,10 +163,12 @@ class CheckedTokenizer:
             return self._by_both(fast, batch, parallel=parallel)
         except _TextError as failure:
             text = int(np.searchsorted(batch.offsets, failure.position, side="right")) - 1
-            raise TokenizerError(
+            error = TokenizerError(
                 f"document {text} of the batch ({int(batch.lengths[text]):,} bytes) cannot be encoded: "
                 f"{failure.failure}"
-            ) from failure.failure
+            )
+            error.document = text
+            raise error from failure.failure
 
     def _by_both(self, fast: FastPath, batch: TextBatch, *, parallel: bool) -> TokenBatch:
         first, last = int(batch.offsets[0]), int(batch.offsets[-1])
