@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["TextBatch", "TokenBatch"]
+__all__ = ["TextBatch", "TokenBatch", "positions_of"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -108,3 +108,15 @@ class TokenBatch:
     def lengths(self) -> NDArray[np.int64]:
         """Tokens of each document, int64 [n]."""
         return np.diff(self.offsets)
+
+
+_PIECE = 1 << 18
+"""Bytes looked at in one step: what is made of them stays in the core's own cache."""
+
+
+def positions_of(data: NDArray[np.uint8], byte: int) -> NDArray[np.int64]:
+    """Where a byte stands in `data`, ascending int64; without a temporary of the size of `data`."""
+    if len(data) <= _PIECE:
+        return np.flatnonzero(data == byte)
+    found = [np.flatnonzero(data[i : i + _PIECE] == byte) + i for i in range(0, len(data), _PIECE)]
+    return np.concatenate(found)

@@ -6,11 +6,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tokenriver.batches import TextBatch, positions_of
 from tokenriver.building.plan import VAL
 from tokenriver.corpus.documents import parse_block
 from tokenriver.corpus.splits import hash_split
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tokenriver.batches import TextBatch, TokenBatch
+    from tokenriver.batches import TokenBatch
     from tokenriver.building.records import Separator
     from tokenriver.corpus.documents import DocumentBlock, Position, RawBlock
     from tokenriver.corpus.sources import Source, SourceOptions
@@ -114,31 +115,39 @@ class BlockEncoder:
         self._special = _SpecialTexts(tokenizer.special_texts)
 
     def encode_block(self, raw: RawBlock) -> EncodedBlock:
-        """Parse, encode, compare a sample with the reference, and join; raises CorpusError or TokenizerError."""
+        """Parse, encode, compare a sample with the reference, and join; raises CorpusError or TokenizerError.
+
+        What is not needed any more is let go at once: a block may be one document of hundreds of megabytes.
+        """
+        start, end = raw.start, raw.end
         block = parse_block(raw, self._source_options)
-        texts = block.texts
+        del raw
+        given = block.splits if self._hash_fraction is None else hash_split(block.texts, self._hash_fraction)
+        special_texts = self._special.count(block.texts)
+        sample = self._choose_sample(block.texts)
         tokens = self._encode(block)
+        lengths = block.texts.lengths
+        block = replace(block, texts=TextBatch.from_texts([]))
         self._check_range(block, tokens)
-        sampled, lossy = self._compare_sample(block, tokens)
+        lossy = self._compare_sample(block, tokens, sample)
+        n_reference = tokens.n_reference
         stream, bounds = join_documents(
             tokens, before=self._separator.before, after=self._separator.after, dtype=self._dtype
         )
-        given = block.splits
-        if self._hash_fraction is not None:
-            given = hash_split(texts, self._hash_fraction)
+        del tokens
         found, n_documents = np.unique(block.source_indices, return_counts=True)
         return EncodedBlock(
-            start=raw.start,
-            end=raw.end,
+            start=start,
+            end=end,
             source_documents=dict(zip(found.tolist(), n_documents.tolist(), strict=True)),
             stream=stream,
             bounds=bounds,
             given=given,
-            text_bytes=texts.lengths,
+            text_bytes=lengths,
             skipped=block.skipped,
-            reference_documents=tokens.n_reference,
-            special_texts=self._special.count(texts),
-            sampled=sampled,
+            reference_documents=n_reference,
+            special_texts=special_texts,
+            sampled=len(sample),
             lossy_samples=lossy,
         )
 
@@ -164,26 +173,29 @@ class BlockEncoder:
                 f"{self._tokenizer.vocab_size:,}"
             )
 
-    def _compare_sample(self, block: DocumentBlock, tokens: TokenBatch) -> tuple[int, int]:
-        """Encode documents spread over the block with the reference too; raise at the first difference.
-
-        Returns how many were compared and how many do not decode to their own text.
-        """
-        if not self._sample_every or not len(tokens):
-            return 0, 0
-        n, lengths = len(tokens), block.texts.lengths
-        wanted = min(n, -(-int(block.texts.offsets[-1]) // self._sample_every))
+    def _choose_sample(self, texts: TextBatch) -> dict[int, bytes]:
+        """Texts spread evenly over the block, by their index: one for every `sample_every` bytes, and never none."""
+        n = len(texts)
+        if not self._sample_every or not n:
+            return {}
+        wanted = min(n, -(-int(texts.offsets[-1] - texts.offsets[0]) // self._sample_every))
         chosen = np.unique((np.arange(wanted) + 0.5) * n // max(wanted, 1)).astype(np.int64)
-        chosen = chosen[lengths[chosen] <= _SAMPLE_BYTES]
-        texts = [block.texts[i] for i in chosen]
-        expected = self._tokenizer.reference_encode_batch(texts)
+        return {i: texts[i] for i in chosen[texts.lengths[chosen] <= _SAMPLE_BYTES].tolist()}
+
+    def _compare_sample(self, block: DocumentBlock, tokens: TokenBatch, sample: dict[int, bytes]) -> int:
+        """Encode the sample with the reference too and raise at the first difference.
+
+        Returns how many of it do not decode to their own text.
+        """
+        if not sample:
+            return 0
+        expected = self._tokenizer.reference_encode_batch(list(sample.values()))
         lossy = 0
-        for i, text, want in zip(chosen.tolist(), texts, expected, strict=True):
-            got = tokens[i]
-            if not np.array_equal(got, want):
-                raise TokenizerError(f"{self._where(block, i)}: {_first_difference(got, want, self._tokenizer)}")
+        for (i, text), want in zip(sample.items(), expected, strict=True):
+            if not np.array_equal(tokens[i], want):
+                raise TokenizerError(f"{self._where(block, i)}: {_first_difference(tokens[i], want, self._tokenizer)}")
             lossy += self._tokenizer.decode_bytes(want) != text
-        return len(chosen), lossy
+        return lossy
 
 
 _SAMPLE_BYTES = 4 << 20
@@ -236,7 +248,7 @@ class _SpecialTexts:
 
     def _candidates(self, data: NDArray[np.uint8], first: int) -> NDArray[np.int64]:
         """Positions of a first byte whose second byte fits one of the spellings."""
-        at = np.flatnonzero(data == first)
+        at = positions_of(data, first)
         seconds = self._seconds[first]
         if None in seconds or not len(at):
             return at

@@ -34,12 +34,13 @@ def default_workers() -> int:
 def read_ahead(items: Iterable[A], *, depth: int) -> Iterator[A]:
     """The same items, taken from `items` in a thread of its own, at most `depth` waiting; its errors come through.
 
-    Closing the generator ends the thread after the item that it is at.
+    Closing the generator ends the thread after the item that it is at. No reference to an item is kept once it is
+    given: one may be hundreds of megabytes.
     """
-    waiting: queue.Queue[tuple[A | None, BaseException | None]] = queue.Queue(maxsize=depth)
+    waiting: queue.Queue[list[A] | BaseException | None] = queue.Queue(maxsize=depth)
     stopped = threading.Event()
 
-    def put(entry: tuple[A | None, BaseException | None]) -> None:
+    def put(entry: list[A] | BaseException | None) -> None:
         while not stopped.is_set():
             with suppress(queue.Full):
                 waiting.put(entry, timeout=0.1)
@@ -48,23 +49,23 @@ def read_ahead(items: Iterable[A], *, depth: int) -> Iterator[A]:
     def run() -> None:
         try:
             for item in items:
-                put((item, None))
+                box = [item]
+                del item
+                put(box)
+                del box
                 if stopped.is_set():
                     return
-            put((None, None))
+            put(None)
         except BaseException as error:  # raised again by the consumer
-            put((None, error))
+            put(error)
 
     thread = threading.Thread(target=run, name="tokenriver-reader", daemon=True)
     thread.start()
     try:
-        while True:
-            item, error = waiting.get()
-            if error is not None:
-                raise error
-            if item is None:
-                return
-            yield item
+        while (entry := waiting.get()) is not None:
+            if isinstance(entry, BaseException):
+                raise entry
+            yield entry.pop()
     finally:
         stopped.set()
         thread.join()
@@ -88,11 +89,17 @@ def in_order(
                 while pending and (len(pending) >= workers + 2 or under_way + size > budget):
                     under_way -= pending[0][0]
                     yield pending.popleft()[1].result()
-                pending.append((size, pool.submit(function, item)))
-                under_way += size
+                box = [item]
                 del item
+                pending.append((size, pool.submit(_apply, function, box)))
+                under_way += size
             while pending:
                 yield pending.popleft()[1].result()
         finally:
             for _, future in pending:
                 future.cancel()
+
+
+def _apply(function: Callable[[A], B], box: list[A]) -> B:
+    """function(item) with the only reference to the item, so that it can be let go before the function returns."""
+    return function(box.pop())

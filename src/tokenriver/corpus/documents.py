@@ -158,9 +158,9 @@ def _line_of(chunks: Iterator[bytes], taken: bytearray) -> bytes:
     for chunk in chunks:
         taken += chunk
         while (newline := taken.find(b"\n", searched)) >= 0:
-            line = bytes(taken[begin:newline])
+            line = bytes(memoryview(taken)[begin:newline])
             begin = searched = newline + 1
             if line.strip():
                 return line
         searched = len(taken)
-    return bytes(taken[begin:])
+    return bytes(memoryview(taken)[begin:])

@@ -56,7 +56,7 @@ def parse_jsonl(segments: list[Segment], options: SourceOptions) -> list[Documen
 def record_fields(line: bytes) -> list[str] | None:
     """The field names of one line, or None where it is no JSON object."""
     try:
-        value = msgspec.json.decode(line.removeprefix(BOM))
+        # Raw: a value may be hundreds of megabytes, and only the names are wanted.
+        return list(msgspec.json.decode(line.removeprefix(BOM), type=dict[str, msgspec.Raw]))
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
         return None
-    return list(value) if isinstance(value, dict) else None

@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
-from tokenriver.batches import TextBatch
+from tokenriver.batches import TextBatch, positions_of
 from tokenriver.corpus.blocks import SPLIT_VALUES, DocumentBlock, Segment, Verdict
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def plain_lines(data: Any) -> NDArray[np.int64] | None:
     array = np.frombuffer(data, np.uint8)
     if not 0 < array.size < _MAX_FAST_BYTES:
         return None
-    newlines = np.flatnonzero(array == 10)
+    newlines = positions_of(array, 10)
     starts = np.concatenate([np.zeros(1, np.int64), newlines + 1])
     ends = np.append(newlines, array.size)
     if newlines.size and newlines[-1] == array.size - 1:
