@@ -6,13 +6,13 @@ The same texts in the same order give the same file: both trainers run on one th
 from __future__ import annotations
 
 import io
-import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from tokenriver.errors import TokenizerError, UsageError
 from tokenriver.files import atomic_write
+from tokenriver.tokenizers.sentencepiece_model import ModelFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -22,8 +22,9 @@ __all__ = ["TrainedTokenizer", "train_tokenizer"]
 Kind = Literal["sp-bpe", "byte-bpe"]
 END_OF_TEXT = "<|endoftext|>"
 _N_BYTES = 256
-_MAX_SENTENCE_BYTES = 1 << 20
-"""Longer lines are cut for training at a space: the trainer drops what is longer than its limit without a word."""
+_MAX_CHARACTERS = 4096
+"""Texts go to the trainers in pieces of at most so many characters, cut at a space: sentencepiece drops longer
+lines without a word, and the time of byte-level training grows with the square of a word's length."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +32,8 @@ class TrainedTokenizer:
     """What a training run wrote and what it left out.
 
     `path` is the artifact (load_tokenizer takes it, or its folder). `n_empty` texts had nothing to train on;
-    `n_cut` texts were longer than the trainer takes at once and went in as several.
+    `n_cut` texts had a word longer than 4,096 characters, which went in as several. `vocab_size` is what came out:
+    less than asked for where the texts do not fill it.
     """
 
     path: Path
@@ -54,13 +56,13 @@ def train_tokenizer(texts: Iterable[str], *, kind: Kind, vocab_size: int, out: s
     if vocab_size < least:
         raise UsageError(f"--vocab-size {vocab_size} is too small for {kind}; the bytes and control ids need {least}")
     feed = _Feed(iter(texts))
-    raw = _sentencepiece(feed, vocab_size) if kind == "sp-bpe" else _byte_level(feed, vocab_size)
+    raw, size = _sentencepiece(feed, vocab_size) if kind == "sp-bpe" else _byte_level(feed, vocab_size)
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / ("tokenizer.model" if kind == "sp-bpe" else "tokenizer.json")
     with atomic_write(path) as file:
         file.write(raw)
-    return TrainedTokenizer(path, vocab_size, feed.n_texts, feed.n_empty, feed.n_cut)
+    return TrainedTokenizer(path, size, feed.n_texts, feed.n_empty, feed.n_cut)
 
 
 class _Feed:
@@ -76,25 +78,26 @@ class _Feed:
             if not text.strip():
                 self.n_empty += 1
                 continue
-            pieces = _cut(text)
-            self.n_cut += len(pieces) > 1
+            pieces, inside_word = _cut(text)
+            self.n_cut += inside_word
             yield from pieces
 
 
-def _cut(text: str) -> list[str]:
-    """A text as pieces of at most _MAX_SENTENCE_BYTES UTF-8 bytes, cut at the last space that fits where there is one."""
+def _cut(text: str) -> tuple[list[str], bool]:
+    """A text as pieces of at most _MAX_CHARACTERS, each cut before a space where there is one; whether one had none."""
     pieces: list[str] = []
-    most = _MAX_SENTENCE_BYTES // 4
+    inside_word = False
     start = 0
-    while len(text) - start > most:
-        space = text.rfind(" ", start + 1, start + most)
-        stop = space if space > start else start + most
+    while len(text) - start > _MAX_CHARACTERS:
+        space = text.rfind(" ", start + 1, start + _MAX_CHARACTERS)
+        inside_word |= space < 0
+        stop = space if space > 0 else start + _MAX_CHARACTERS
         pieces.append(text[start:stop])
         start = stop
-    return [*pieces, text[start:]]
+    return [*pieces, text[start:]], inside_word
 
 
-def _sentencepiece(feed: _Feed, vocab_size: int) -> bytes:
+def _sentencepiece(feed: _Feed, vocab_size: int) -> tuple[bytes, int]:
     import sentencepiece
 
     model = io.BytesIO()
@@ -114,7 +117,7 @@ def _sentencepiece(feed: _Feed, vocab_size: int) -> bytes:
             eos_id=2,
             unk_id=3,
             hard_vocab_limit=False,
-            max_sentence_length=_MAX_SENTENCE_BYTES,
+            max_sentence_length=4 * _MAX_CHARACTERS,
             num_threads=1,
             minloglevel=2,
         )
@@ -122,10 +125,11 @@ def _sentencepiece(feed: _Feed, vocab_size: int) -> bytes:
         raise TokenizerError(
             f"sentencepiece cannot train {vocab_size:,} pieces on {feed.n_texts:,} texts: {error}"
         ) from error
-    return model.getvalue()
+    raw = model.getvalue()
+    return raw, len(ModelFile.parse(raw, where="the trained model").pieces)
 
 
-def _byte_level(feed: _Feed, vocab_size: int) -> bytes:
+def _byte_level(feed: _Feed, vocab_size: int) -> tuple[bytes, int]:
     import tokenizers
     from tokenizers import decoders, models, pre_tokenizers, trainers
 
@@ -141,4 +145,4 @@ def _byte_level(feed: _Feed, vocab_size: int) -> bytes:
     tokenizer.train_from_iterator(iter(feed), trainer=trainer)
     if feed.n_texts == feed.n_empty:
         raise TokenizerError(f"nothing to train on: {feed.n_texts:,} texts, {feed.n_empty:,} of them empty")
-    return tokenizer.to_str(pretty=True).encode() + os.linesep.encode()[-1:]
+    return tokenizer.to_str(pretty=True).encode() + b"\n", tokenizer.get_vocab_size()
