@@ -19,12 +19,14 @@ if TYPE_CHECKING:
         TokenRiverError,
         UsageError,
     )
+    from tokenriver.loader.train import Batch, TrainLoader
     from tokenriver.shards.reader import Shard, open_shard
     from tokenriver.shards.writer import write_shard
 
 __version__ = "0.1.0"
 
 _HOMES = {
+    "Batch": "loader.train",
     "CorpusError": "errors",
     "FormatError": "errors",
     "IntegrityError": "errors",
@@ -33,6 +35,7 @@ _HOMES = {
     "Shard": "shards.reader",
     "TokenRiverError": "errors",
     "TokenizerError": "errors",
+    "TrainLoader": "loader.train",
     "UsageError": "errors",
     "open_shard": "shards.reader",
     "write_shard": "shards.writer",
@@ -40,6 +43,7 @@ _HOMES = {
 """Public name → the module that defines it, below tokenriver."""
 
 __all__ = [
+    "Batch",
     "CorpusError",
     "FormatError",
     "IntegrityError",
@@ -48,6 +52,7 @@ __all__ = [
     "Shard",
     "TokenRiverError",
     "TokenizerError",
+    "TrainLoader",
     "UsageError",
     "open_shard",
     "write_shard",
