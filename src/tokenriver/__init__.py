@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         TokenRiverError,
         UsageError,
     )
+    from tokenriver.loader.train import Batch, TrainLoader
     from tokenriver.shards.reader import Shard, open_shard
     from tokenriver.shards.writer import write_shard
     from tokenriver.tokenizers.base import Tokenizer
@@ -30,6 +31,7 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "BuildSummary": "building.build",
+    "Batch": "loader.train",
     "CorpusError": "errors",
     "CorpusSummary": "corpus.shards",
     "FormatError": "errors",
@@ -40,6 +42,7 @@ _HOMES = {
     "TokenRiverError": "errors",
     "Tokenizer": "tokenizers.base",
     "TokenizerError": "errors",
+    "TrainLoader": "loader.train",
     "UsageError": "errors",
     "build": "building.build",
     "load_tokenizer": "tokenizers.load",
@@ -51,6 +54,7 @@ _HOMES = {
 
 __all__ = [
     "BuildSummary",
+    "Batch",
     "CorpusError",
     "CorpusSummary",
     "FormatError",
@@ -61,6 +65,7 @@ __all__ = [
     "TokenRiverError",
     "Tokenizer",
     "TokenizerError",
+    "TrainLoader",
     "UsageError",
     "build",
     "load_tokenizer",

@@ -1,0 +1,135 @@
+"""Drop-in for Parameter Golf's data loading: its names and its order, bit for bit (docs/format.md)."""
+
+from __future__ import annotations
+
+import glob
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tokenriver.errors import UsageError
+from tokenriver.loader.source import read_shard_file
+from tokenriver.loader.stream import TokenReader
+
+if TYPE_CHECKING:
+    import os
+
+__all__ = ["DistributedTokenLoader", "TokenStream", "load_data_shard", "load_validation_tokens"]
+
+AUTO = "auto"
+"""Tensors on the CPU where torch is installed, as in the original; NumPy arrays where it is not."""
+
+
+def load_data_shard(file: str | os.PathLike[str], *, device: Any = AUTO) -> Any:
+    """All ids of one shard: a tensor, or with `device=None` a NumPy array, uint16 (or uint32) [n_tokens].
+
+    Raises FormatError (a ValueError) for a file that is no shard.
+    """
+    reader = TokenReader([read_shard_file(Path(file))])
+    return _place(_all_ids(reader), device)
+
+
+def load_validation_tokens(pattern: str, seq_len: int, *, device: Any = AUTO) -> Any:
+    """The ids of all files that match, joined and cut to a whole number of rows and one id more.
+
+    A tensor or array [⌊(n − 1) / seq_len⌋ · seq_len + 1], as `load_data_shard`. Raises UsageError when nothing
+    matches or there is not one row.
+    """
+    reader = TokenReader([read_shard_file(path) for path in _files(pattern)])
+    usable = (reader.n_tokens - 1) // seq_len * seq_len
+    if usable <= 0:
+        raise UsageError(f"{pattern}: {reader.n_tokens:,} ids are too few for one row of {seq_len:,} and one id more")
+    return _place(_all_ids(reader)[: usable + 1], device)
+
+
+class TokenStream:
+    """The ids of all files that match, in the order of their names, again from the first after the last.
+
+    `file_idx` and `pos` say where the next `take` begins: at the end of a file it is that file's length.
+    """
+
+    def __init__(self, pattern: str, *, device: Any = AUTO) -> None:
+        self.files = _files(pattern)
+        self._device = device
+        self._reader = TokenReader([read_shard_file(path) for path in self.files])
+        if self._reader.n_tokens == 0:
+            raise UsageError(f"{pattern}: 0 tokens in {len(self.files)} files")
+        self.file_idx = self.pos = 0
+
+    def take(self, n: int) -> Any:
+        """The next n ids: a tensor, or with `device=None` a NumPy array, uint16 (or uint32) [n]."""
+        return _place(self.take_array(n), self._device)
+
+    def take_array(self, n: int) -> np.ndarray[Any, Any]:
+        """The next n ids as a NumPy array."""
+        if n < 0:
+            raise UsageError(f"cannot take {n} ids")
+        reader = self._reader
+        out = np.empty(n, reader.dtype)
+        start = int(reader.bounds[self.file_idx]) + self.pos
+        done = 0
+        while done < n:
+            start %= reader.n_tokens
+            count = min(n - done, reader.n_tokens - start)
+            reader.read(start, out[done : done + count])
+            start, done = start + count, done + count
+        if n:
+            # The file that holds the last id taken: a file used up is left only by the next take.
+            self.file_idx = int(np.searchsorted(reader.bounds, start - 1, "right")) - 1
+            self.pos = start - int(reader.bounds[self.file_idx])
+        return out
+
+
+class DistributedTokenLoader:
+    """Batches cut from one stream: each rank has its run of every take.
+
+    `device` is where the tensors go; None gives NumPy arrays.
+    """
+
+    def __init__(self, pattern: str, rank: int, world_size: int, device: Any) -> None:
+        if not 0 <= rank < world_size:
+            raise UsageError(f"rank is in [0, {world_size}), not {rank}")
+        self.rank, self.world_size, self.device = rank, world_size, device
+        self.stream = TokenStream(pattern, device=None)
+
+    def next_batch(self, global_tokens: int, seq_len: int, grad_accum_steps: int) -> tuple[Any, Any]:
+        """(x, y), int64 [rows, seq_len] each, of global_tokens // (world_size · grad_accum_steps) ids.
+
+        Every rank takes (ids + 1) · world_size ids from the stream and keeps its own run of ids + 1. Raises
+        UsageError when a rank's share is not a whole number of rows.
+        """
+        local = global_tokens // (self.world_size * grad_accum_steps)
+        if local <= 0 or local % seq_len:
+            raise UsageError(
+                f"a rank's share is {local:,} tokens ({global_tokens:,} / ({self.world_size} ranks x "
+                f"{grad_accum_steps} steps)), which is not a multiple of seq_len {seq_len:,}"
+            )
+        taken = self.stream.take_array((local + 1) * self.world_size)
+        span = taken[self.rank * (local + 1) :][: local + 1].astype(np.int64)
+        x, y = span[:-1].reshape(-1, seq_len), span[1:].reshape(-1, seq_len)
+        return _place(x, self.device), _place(y, self.device)
+
+
+def _files(pattern: str) -> list[Path]:
+    found = sorted(glob.glob(pattern))  # noqa: PTH207 (a pattern may be absolute)
+    if not found:
+        raise UsageError(f"no file matches {pattern}")
+    return [Path(path) for path in found]
+
+
+def _all_ids(reader: TokenReader) -> np.ndarray[Any, Any]:
+    ids = np.empty(reader.n_tokens, reader.dtype)
+    reader.read(0, ids)
+    return ids
+
+
+def _place(ids: np.ndarray[Any, Any], device: Any) -> Any:
+    """A NumPy array as it is (device None), else a tensor on the device; MissingDependencyError without torch."""
+    if device is None or (isinstance(device, str) and device == AUTO and find_spec("torch") is None):
+        return ids
+    from tokenriver.loader.torch import from_ids
+
+    tensor = from_ids(ids)
+    return tensor if isinstance(device, str) and device == AUTO else tensor.to(device, non_blocking=True)

@@ -1,0 +1,1 @@
+"""From shards to training batches: one global order, any number of ranks, resumed anywhere."""

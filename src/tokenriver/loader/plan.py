@@ -1,0 +1,103 @@
+"""Which sequences a rank reads at a step: pure integers, so that it can be tested and reasoned about without files."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tokenriver.errors import UsageError
+from tokenriver.loader.order import ORDERS, Order, permute
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+__all__ = ["Plan"]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """An epoch of a split of `n_tokens` ids, cut into rows of `seq_len` targets and dealt to ranks.
+
+    Sequence i is tokens [i·T, i·T + T] of the split. A global batch is the next `global_batch_size` sequences of
+    the order, and rank r takes the r-th run of `batch_size` of them, so a global batch does not depend on how
+    many ranks share it. Raises UsageError for numbers that cannot work or too little data for one batch.
+    """
+
+    n_tokens: int
+    seq_len: int
+    batch_size: int
+    world_size: int
+    rank: int
+    order: Order
+    seed: int
+    drop_last: bool
+    split: str = "train"
+
+    def __post_init__(self) -> None:
+        for name in ("seq_len", "batch_size", "world_size"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name} is at least 1, not {getattr(self, name)}")
+        if not 0 <= self.rank < self.world_size:
+            raise UsageError(
+                f"rank is in [0, {self.world_size}) for a world size of {self.world_size}, not {self.rank}"
+            )
+        if self.order not in ORDERS:
+            raise UsageError(f"order is one of {', '.join(ORDERS)}, not {self.order!r}")
+        if not 0 <= self.seed < 1 << 64:
+            raise UsageError(f"seed is an integer in [0, 2^64), not {self.seed}")
+        if self.steps_per_epoch == 0:
+            rows = self.global_batch_size if self.drop_last else 1
+            raise UsageError(
+                f"too little data: a batch needs {rows * self.seq_len + 1:,} tokens ({self.world_size} ranks x "
+                f"{self.batch_size} rows x {self.seq_len} targets, and 1), but the {self.split} split has "
+                f"{self.n_tokens:,} tokens"
+            )
+
+    @property
+    def global_batch_size(self) -> int:
+        """Rows that all ranks take together in a step."""
+        return self.batch_size * self.world_size
+
+    @property
+    def n_sequences(self) -> int:
+        """Rows in an epoch: ⌊(n_tokens − 1) / seq_len⌋."""
+        return max(0, self.n_tokens - 1) // self.seq_len
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Global batches in an epoch, the same on every rank; the last may be partial without `drop_last`."""
+        full, rest = divmod(self.n_sequences, self.global_batch_size)
+        return full + (rest > 0 and not self.drop_last)
+
+    def starts(self, epoch: int, step: int, n_steps: int = 1) -> list[NDArray[np.int64]]:
+        """First token of each of this rank's rows in steps [step, step + n_steps) of an epoch, int64 [≤ B] each.
+
+        Fewer than `batch_size` (or none) only in the last step of an epoch, without `drop_last`.
+        """
+        first = np.arange(step, step + n_steps, dtype=np.int64)[:, None] * self.global_batch_size
+        positions = (first + (self.rank * self.batch_size + np.arange(self.batch_size))).ravel()
+        n = self.n_sequences
+        positions = positions[: int(np.searchsorted(positions, n))]
+        if self.order == "shuffled":
+            positions = permute(positions, n=n, seed=self.seed, epoch=epoch)
+        starts = positions * self.seq_len
+        return [starts[k : k + self.batch_size] for k in range(0, n_steps * self.batch_size, self.batch_size)]
+
+    def walk(self, epoch: int, step: int, epochs: int | None) -> Iterator[tuple[int, int, NDArray[np.int64]]]:
+        """(epoch, step, starts) from a position on, planned many steps at a time; endless when `epochs` is None."""
+        ahead = max(1, _PLANNED // self.batch_size)
+        while epochs is None or epoch < epochs:
+            while step < self.steps_per_epoch:
+                count = min(ahead, self.steps_per_epoch - step)
+                for starts in self.starts(epoch, step, count):
+                    yield epoch, step, starts
+                    step += 1
+            epoch, step = epoch + 1, 0
+
+
+_PLANNED = 1 << 14
+"""Rows whose order is computed in one go: enough that a shuffled row costs 50 ns, few enough to begin in 1 ms."""

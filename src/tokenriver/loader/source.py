@@ -1,0 +1,266 @@
+"""Where the tokens of a split are: from what a user names to an ordered, checked list of shards.
+
+The order of shards is the manifest's, or the names', never the directory listing's. Headers are read in parallel and
+nothing is mapped. NumPy and the standard library are all it needs: a training node may have nothing else.
+"""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import json
+import os
+import re
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+from tokenriver.errors import FormatError, IntegrityError, UsageError
+from tokenriver.files import sha256_file
+from tokenriver.loader.fingerprint import Fingerprint
+from tokenriver.shards.header import HEADER_BYTES, ShardHeader, parse_header
+
+__all__ = ["ShardFile", "ShardSource", "Source", "hash_shards", "read_shard_file", "resolve"]
+
+Source = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+"""A data set directory, a manifest, a shard, a glob, or a list of shards."""
+
+MANIFEST = "_MANIFEST.json"
+_BUILD_SUFFIX = "_BUILD.json"
+_JOURNAL = "_JOURNAL"
+_SHARD_NAME = re.compile(r"(?P<dataset>.+)_(?P<split>train|val)(?:_(?P<index>\d+))?\.bin")
+_TOKENS_NAME = re.compile(r"(?:train|val)-\d+\.bin")
+_SAMPLE_BYTES = 256
+_THREADS = 16
+
+
+@dataclass(frozen=True, slots=True)
+class ShardFile:
+    """A shard as it was when the loader opened: header, size, inode, time of modification, and a sample's digest."""
+
+    path: Path
+    header: ShardHeader
+    inode: int
+    modified_ns: int
+    sample: bytes
+    sha256: str | None = None
+
+    @property
+    def n_tokens(self) -> int:
+        """How many ids the shard holds."""
+        return self.header.n_tokens
+
+
+@dataclass(frozen=True, slots=True)
+class ShardSource:
+    """The shards of one split in order, the manifest they came from (if any), and the facts that name them."""
+
+    split: str
+    shards: tuple[ShardFile, ...]
+    manifest: Path | None = None
+    manifest_sha256: str | None = None
+    tokenizer: str | None = None
+    separator_id: int | None = None
+
+    @property
+    def n_tokens(self) -> int:
+        """Ids in the whole split."""
+        return sum(shard.n_tokens for shard in self.shards)
+
+    def fingerprint(self, *, hashes: Sequence[str] | None = None) -> Fingerprint:
+        """What identifies this data in a saved state; content by sha256 where known (or given), else by samples."""
+        known = hashes or [shard.sha256 for shard in self.shards if shard.sha256]
+        whole = len(known) == len(self.shards)
+        content = known if whole else [shard.sample.hex() for shard in self.shards]
+        return Fingerprint(
+            manifest=self.manifest_sha256 or "-",
+            tokenizer=(self.tokenizer or "-").replace(";", ","),
+            shards=len(self.shards),
+            tokens=self.n_tokens,
+            names=_digest(shard.path.name for shard in self.shards),
+            headers=_digest(f"{s.header.variant} {s.n_tokens} {s.header.vocab_size}" for s in self.shards),
+            content=("sha256:" if whole else "sample:") + _digest(content),
+        )
+
+
+def resolve(source: Source, *, split: str) -> ShardSource:
+    """Find and check the shards of a split.
+
+    Raises UsageError for a source that names nothing or two things, IntegrityError for a shard that is missing or
+    disagrees with its manifest, FormatError for a file that is no shard, and OSError when a file cannot be read.
+    """
+    if split not in ("train", "val"):
+        raise UsageError(f"split is 'train' or 'val', not {split!r}")
+    if not isinstance(source, str | os.PathLike):
+        return _from_paths([Path(path) for path in source], split=split, named="the list")
+    path = Path(source)
+    if path.is_dir():
+        return _from_directory(path, split=split)
+    if path.is_file():
+        return _from_manifest(path, split=split) if path.suffix == ".json" else _from_paths([path], split=split)
+    if glob.has_magic(str(source)):
+        found = sorted(match for match in glob.glob(str(source)) if Path(match).is_file())  # noqa: PTH207
+        if not found:
+            raise UsageError(f"no file matches {source}")
+        return _from_glob([Path(match) for match in found], split=split, pattern=str(source))
+    raise UsageError(f"{source}: no such data set directory, manifest or shard")
+
+
+def _from_directory(directory: Path, *, split: str) -> ShardSource:
+    """A data set directory: by its manifest, by a build record, or by llm.c's and Parameter Golf's names."""
+    if (directory / MANIFEST).is_file():
+        return _from_manifest(directory / MANIFEST, split=split)
+    names = sorted(entry.name for entry in os.scandir(directory))
+    journals = [name for name in names if name.endswith(_JOURNAL)]
+    if journals:
+        raise UsageError(f"{directory}: unfinished, its build stopped ({journals[0]} is there); run the build again")
+    records = [name for name in names if name.endswith(_BUILD_SUFFIX) and name != _BUILD_SUFFIX]
+    if len(records) == 1:
+        return _from_manifest(directory / records[0], split=split)
+    matches = [match for name in names if (match := _SHARD_NAME.fullmatch(name))]
+    if not matches:
+        raise UsageError(_explain_directory(directory, names))
+    datasets = sorted({match["dataset"] for match in matches})
+    if len(datasets) > 1:
+        raise UsageError(
+            f"{directory}: holds several data sets ({', '.join(datasets)}); name one, such as "
+            f"{directory / datasets[0]}_{split}_*.bin"
+        )
+    chosen = sorted((match for match in matches if match["split"] == split), key=lambda match: match.string)
+    if not chosen:
+        raise UsageError(f"{directory}: no {split} shards, only {matches[0]['split']}")
+    indices = [int(match["index"]) for match in chosen if match["index"]]
+    for before, after in pairwise(indices):
+        if after != before + 1:
+            raise IntegrityError(
+                f"{directory}: {split} shards jump from {before:06d} to {after:06d}; fetch what is missing, or name "
+                "the shards that you want as a list or glob"
+            )
+    return _from_paths([directory / match.string for match in chosen], split=split)
+
+
+def _explain_directory(directory: Path, names: Sequence[str]) -> str:
+    """Why a directory is no data set, and what was probably meant."""
+    if any(_TOKENS_NAME.fullmatch(name) for name in names):
+        return f"{directory}: unfinished, shards without {MANIFEST}; run the build again, or name the shards as a glob"
+    below = sorted(directory.glob(f"*/{MANIFEST}")) or sorted(directory.glob(f"tokens/*/*/{MANIFEST}"))
+    below = below or sorted(directory.glob(f"*/*/{MANIFEST}"))
+    if below:
+        return f"{directory}: no data set itself; there is one in {below[0].parent}" + (
+            f" and {len(below) - 1} more" if len(below) > 1 else ""
+        )
+    return f"{directory}: no {MANIFEST} and no shards such as NAME_train_000000.bin"
+
+
+def _from_glob(paths: list[Path], *, split: str, pattern: str) -> ShardSource:
+    """All files that match, unless their names show that two splits were caught."""
+    splits = {match["split"] for path in paths if (match := _SHARD_NAME.fullmatch(path.name))}
+    splits |= {path.name.split("-")[0] for path in paths if _TOKENS_NAME.fullmatch(path.name)}
+    if len(splits) > 1:
+        raise UsageError(f"{pattern} matches train and val shards; narrow it to one split")
+    return _from_paths(paths, split=split, named=pattern)
+
+
+def _from_paths(paths: list[Path], *, split: str, named: str = "") -> ShardSource:
+    """Shards in the order given."""
+    if not paths:
+        raise UsageError(f"{named or 'the source'} names no shard")
+    twice = [path for path, times in Counter(paths).items() if times > 1]
+    if twice:
+        raise UsageError(f"{twice[0]} is listed twice; its tokens would be seen twice an epoch")
+    return ShardSource(split, tuple(_read_all(paths, [None] * len(paths))))
+
+
+def _from_manifest(path: Path, *, split: str) -> ShardSource:
+    """The shards that a manifest (or a build record with the same `files` list) names, checked against it."""
+    raw = path.read_bytes()
+    try:
+        manifest = json.loads(raw)
+    except ValueError as error:
+        raise FormatError(f"{path}: not JSON ({error})") from None
+    files = _manifest_files(manifest, path)
+    chosen = [file for file in files if file["split"] == split]
+    if not chosen:
+        raise UsageError(f"{path}: no {split} shards, only {', '.join(sorted({f['split'] for f in files})) or 'none'}")
+    missing = [file["name"] for file in chosen if not (path.parent / file["name"]).exists()]
+    if missing:
+        raise IntegrityError(
+            f"{path.parent}: {missing[0]} is missing ({len(missing)} of the manifest's {len(chosen)} {split} shards); "
+            "fetch it, or name the shards that you want as a list or glob"
+        )
+    shards = _read_all([path.parent / f["name"] for f in chosen], [f.get("sha256") for f in chosen])
+    for shard, file in zip(shards, chosen, strict=True):
+        if shard.n_tokens != file["n_tokens"]:
+            raise IntegrityError(
+                f"{shard.path}: {shard.n_tokens:,} ids, but {path.name} says {file['n_tokens']:,}; the shard is not "
+                "the one that was built"
+            )
+    is_manifest = path.name == MANIFEST
+    tokenizer = manifest.get("tokenizer_id")
+    return ShardSource(
+        split,
+        tuple(shards),
+        manifest=path,
+        # A build record also tells of versions and paths; the shards' sha256 identify its data.
+        manifest_sha256=hashlib.sha256(raw).hexdigest() if is_manifest else None,
+        tokenizer=f"{tokenizer}@{str(manifest.get('tokenizer_sha256', ''))[:16]}" if tokenizer else None,
+        separator_id=manifest.get("doc_sep_id", manifest.get("separator_id")),
+    )
+
+
+def _manifest_files(manifest: Any, path: Path) -> list[dict[str, Any]]:
+    """The `files` list, with everything checked that loading relies on; a name never leaves the directory."""
+    files = manifest.get("files") if isinstance(manifest, dict) else None
+    if not isinstance(files, list):
+        raise FormatError(f"{path}: not a manifest of token shards, which has a list 'files'")
+    for i, file in enumerate(files):
+        keys = {"name": str, "split": str, "n_tokens": int}
+        wrong = [k for k, kind in keys.items() if not isinstance(file, dict) or not isinstance(file.get(k), kind)]
+        if wrong:
+            raise FormatError(f"{path}: files[{i}] has no valid {wrong[0]!r}")
+        if Path(file["name"]).name != file["name"] or "\\" in file["name"]:
+            raise FormatError(f"{path}: files[{i}] is called {file['name']!r}; a name has no directory in it")
+    return files
+
+
+def _read_all(paths: list[Path], hashes: Sequence[str | None]) -> list[ShardFile]:
+    """Headers and samples of all shards, each thread taking a run of them (10,000 files are a matter of latency)."""
+    per_thread = max(64, -(-len(paths) // _THREADS))
+    runs = [range(i, min(i + per_thread, len(paths))) for i in range(0, len(paths), per_thread)]
+
+    def read_run(run: range) -> list[ShardFile]:
+        return [read_shard_file(paths[i], sha256=hashes[i]) for i in run]
+
+    if len(runs) == 1:
+        return read_run(runs[0])
+    with ThreadPoolExecutor(len(runs)) as pool:
+        return [shard for part in pool.map(read_run, runs) for shard in part]
+
+
+def read_shard_file(path: Path, *, sha256: str | None = None) -> ShardFile:
+    """Header, identity and a sample (start, middle and end of the ids) of one shard."""
+    with open(path, "rb", buffering=0) as file:
+        stat = os.fstat(file.fileno())
+        start = file.read(HEADER_BYTES + _SAMPLE_BYTES)
+        header = parse_header(start[:HEADER_BYTES], stat.st_size, path)
+        digest = hashlib.sha256(start)
+        for offset in (stat.st_size // 2, stat.st_size - _SAMPLE_BYTES):
+            if offset > len(start):
+                file.seek(offset)
+                digest.update(file.read(_SAMPLE_BYTES))
+    return ShardFile(path, header, stat.st_ino, stat.st_mtime_ns, digest.digest(), sha256)
+
+
+def hash_shards(shards: Sequence[ShardFile]) -> list[str]:
+    """SHA-256 of each whole file in hex, several at a time."""
+    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+        return list(pool.map(lambda shard: sha256_file(shard.path), shards))
+
+
+def _digest(lines: Any) -> str:
+    """Sixteen hex digits that stand for a list of strings."""
+    return hashlib.sha256("\n".join(lines).encode(errors="surrogateescape")).hexdigest()[:16]

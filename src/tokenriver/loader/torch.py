@@ -1,0 +1,217 @@
+"""For PyTorch: a data set for its DataLoader, and batches on a device by one copy. The only module that imports torch.
+
+`tokenriver.torch` is this module.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tokenriver.errors import MissingDependencyError, ResumeError, UsageError
+from tokenriver.loader.stream import Rows
+from tokenriver.loader.train import Batch, RawBatches, TrainLoader
+
+try:
+    import torch
+    from torch.utils.data import IterableDataset, get_worker_info
+except ImportError as error:
+    raise MissingDependencyError("PyTorch is not installed: pip install 'tokenriver[torch]'") from error
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from numpy.typing import NDArray
+
+__all__ = ["TensorBatch", "TrainDataset", "from_ids", "to_device", "widen"]
+
+IGNORED = -100
+"""Target of a padded row: what torch's cross_entropy leaves out by default."""
+
+
+class TrainDataset(IterableDataset[tuple[torch.Tensor, torch.Tensor]]):
+    """Whole batches (inputs, targets), int64 [B, T] each, for `DataLoader(dataset, batch_size=None)`.
+
+    Takes the arguments of TrainLoader (`prefetch` and `dtype` aside) and serves the same order for any number of
+    workers: worker w of n makes every n-th batch, and DataLoader takes them in turn. Every pass begins at the
+    data set's start, which is (epoch 0, step 0), what `set_epoch` or `load_state_dict` said, and lasts `epochs`
+    epochs counted from there (None: for ever). Rows padded by `drop_last=False` have targets of -100.
+
+    torchdata's StatefulDataLoader saves and restores it through `state_dict` and `load_state_dict`; with torch's
+    own DataLoader, whose workers keep their position to themselves, save `state_after(batches)`.
+    """
+
+    def __init__(self, source: Any, *, epochs: int | None = None, **options: Any) -> None:
+        self.loader = TrainLoader(source, prefetch=0, dtype="int64", **options)
+        if epochs is not None and epochs < 0:
+            raise UsageError(f"epochs is 0 or more, or None for no end, not {epochs}")
+        self.epochs = epochs
+        self._taken = 0
+        self._resumed = 0
+
+    def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        worker = get_worker_info()
+        number, count = (0, 1) if worker is None else (worker.id, worker.num_workers)
+        loader = self.loader
+        first = loader.epoch * loader.steps_per_epoch + loader.step
+        end = None if self.epochs is None else (loader.epoch + self.epochs) * loader.steps_per_epoch
+        self._taken, self._resumed = self._resumed, 0
+        while True:
+            step = first + number + self._taken * count
+            if end is not None and step >= end:
+                return
+            batch = loader.batch_at(step)
+            self._taken += 1
+            yield _tensors(batch)
+
+    def set_epoch(self, epoch: int) -> None:
+        """Let the next pass begin at the start of this epoch."""
+        if epoch < 0:
+            raise UsageError(f"epoch is 0 or more, not {epoch}")
+        self.loader.epoch, self.loader.step, self._resumed, self._taken = epoch, 0, 0, 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the pass began (a TrainLoader's state), and how many batches this process took of it."""
+        return {"start": self.loader.state_dict(), "taken": self._taken}
+
+    def load_state_dict(self, state: Mapping[str, Any], **options: Any) -> None:
+        """Go on from `state_dict`'s value, or begin the next pass at a TrainLoader's state; the same refusals."""
+        if "start" not in state:
+            self.loader.load_state_dict(state, **options)
+            self._resumed = self._taken = 0
+            return
+        taken = state.get("taken")
+        if type(taken) is not int or taken < 0:
+            raise ResumeError(f"not the state of a TrainDataset: taken is {taken!r}")
+        self.loader.load_state_dict(state["start"], **options)
+        self._resumed = self._taken = taken
+
+    def state_after(self, batches: int) -> dict[str, Any]:
+        """A TrainLoader's state `batches` batches after the start of the pass, counted by whoever received them."""
+        state = self.loader.state_dict()
+        epoch, step = divmod(state["step"] + batches, self.loader.steps_per_epoch)
+        return state | {"epoch": state["epoch"] + epoch, "step": step}
+
+
+@dataclass(slots=True)
+class TensorBatch:
+    """A Batch as tensors on a device: `inputs` and `targets` [B, T], `mask` bool [B, T] or None."""
+
+    inputs: torch.Tensor
+    targets: torch.Tensor
+    epoch: int
+    step: int
+    mask: torch.Tensor | None = None
+
+
+def to_device(
+    loader: TrainLoader, device: torch.device | str, *, dtype: torch.dtype = torch.int64
+) -> Iterator[TensorBatch]:
+    """The loader's batches as tensors [B, T] on a device; the loader's position moves as they are received.
+
+    On CUDA the ids travel as they lie in the shards (uint16 or uint32): a background thread reads each batch into
+    pinned memory, one non-blocking copy on a side stream brings it over, and the device makes (inputs, targets) of
+    it. A pinned buffer is filled again only after the copy's event has passed. Elsewhere the background thread
+    reads, and one conversion makes the tensors.
+    """
+    device = torch.device(device)
+    if dtype not in (torch.int32, torch.int64):
+        raise UsageError(f"dtype is torch.int32 or torch.int64, not {dtype}")
+    return _Staged(loader, device, dtype) if device.type == "cuda" else _Converted(loader, device, dtype)
+
+
+class _Converted:
+    """Batches for the CPU, or for devices that take a plain copy."""
+
+    def __init__(self, loader: TrainLoader, device: torch.device, dtype: torch.dtype) -> None:
+        self._loader, self._device = loader, device
+        self._dtype = np.dtype(np.int64 if dtype == torch.int64 else np.int32)
+        self._raw = RawBatches(loader, loader.buffer, n_buffers=loader.prefetch + 1)
+
+    def __iter__(self) -> _Converted:
+        return self
+
+    def __next__(self) -> TensorBatch:
+        buffer, raw = self._raw.take()
+        inputs, targets = self._loader.split_rows(buffer.array, raw)
+        mask = self._loader.mask(raw)
+        batch = TensorBatch(
+            torch.from_numpy(inputs.astype(self._dtype)).to(self._device),
+            torch.from_numpy(targets.astype(self._dtype)).to(self._device),
+            raw.epoch,
+            raw.step,
+            None if mask is None else torch.from_numpy(mask).to(self._device),
+        )
+        self._raw.release(buffer)
+        return batch
+
+
+class _PinnedRows(Rows):
+    """A buffer in page-locked memory, as the array that is read into and the tensor that is copied from."""
+
+    def __init__(self, n_rows: int, length: int, dtype: np.dtype[Any]) -> None:
+        # Signed types of the same width: torch's unsigned ones lack most operations.
+        kind = torch.int16 if dtype.itemsize == 2 else torch.int32
+        self.tensor = torch.empty((n_rows, length), dtype=kind, pin_memory=True)
+        super().__init__(n_rows, length, dtype, memory=self.tensor.numpy().view(dtype))
+
+
+class _Staged:
+    """Batches for CUDA: pinned ring, side stream, one copy of the narrow ids, widening on the device."""
+
+    def __init__(self, loader: TrainLoader, device: torch.device, dtype: torch.dtype) -> None:
+        self._loader, self._device, self._dtype = loader, device, dtype
+        self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+        self._in_flight: deque[tuple[torch.cuda.Event, Rows]] = deque()
+
+        def pinned() -> Rows:
+            return _PinnedRows(loader.batch_size, loader.seq_len + 1, loader.reader.dtype)
+
+        # One buffer more than the thread fills ahead: the one whose copy may still be under way.
+        self._raw = RawBatches(loader, pinned, n_buffers=loader.prefetch + 2)
+
+    def __iter__(self) -> _Staged:
+        return self
+
+    def __next__(self) -> TensorBatch:
+        buffer, raw = self._raw.take()
+        assert isinstance(buffer, _PinnedRows)
+        mask = self._loader.mask(raw)
+        current = torch.cuda.current_stream(self._device)
+        with torch.cuda.stream(self._stream):
+            ids = buffer.tensor.to(self._device, non_blocking=True)
+            copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
+            copied.record(self._stream)
+            inputs, targets = (widen(part, self._dtype) for part in self._loader.split_rows(ids, raw))
+        current.wait_stream(self._stream)
+        for tensor in (inputs, targets):
+            tensor.record_stream(current)  # made on the side stream, freed only when the training stream is done
+        self._in_flight.append((copied, buffer))
+        while len(self._in_flight) > 1:
+            event, done = self._in_flight.popleft()
+            event.synchronize()
+            self._raw.release(done)
+        on_device = None if mask is None else torch.from_numpy(mask).to(self._device)
+        return TensorBatch(inputs, targets, raw.epoch, raw.step, on_device)
+
+
+def widen(ids: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Ids whose bits are unsigned but whose type is int16 or int32, as int32 or int64 of the same shape."""
+    if ids.dtype == torch.int16:
+        return ids.to(dtype).bitwise_and_(0xFFFF)
+    return ids.to(dtype).bitwise_and_(0xFFFFFFFF) if dtype == torch.int64 else ids.to(dtype, copy=True)
+
+
+def from_ids(ids: NDArray[Any]) -> torch.Tensor:
+    """A tensor (uint16, uint32, int32 or int64 as the array) over the array's memory."""
+    return torch.from_numpy(ids)
+
+
+def _tensors(batch: Batch) -> tuple[torch.Tensor, torch.Tensor]:
+    """(inputs, targets) of an int64 batch; a padded row's targets are ignored ones."""
+    if batch.mask is not None:
+        batch.targets[~batch.mask] = IGNORED
+    return torch.from_numpy(batch.inputs), torch.from_numpy(batch.targets)
