@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "BuildSummary": "building.build",
     "Batch": "loader.train",
+    "BuildSummary": "building.build",
     "CorpusError": "errors",
     "CorpusSummary": "corpus.shards",
     "FormatError": "errors",
@@ -53,8 +53,8 @@ _HOMES = {
 """Public name → the module that defines it, below tokenriver."""
 
 __all__ = [
-    "BuildSummary",
     "Batch",
+    "BuildSummary",
     "CorpusError",
     "CorpusSummary",
     "FormatError",
