@@ -37,9 +37,8 @@ def probe(name: str) -> int:
         reference = tokenizer.reference_encode_batch(batch)
         unequal = [c for k, c in enumerate(some) if not np.array_equal(fast[k], reference[k])]
         differing += unequal
-        for c in unequal:
-            if len(tokenizer.fast.suspects.positions(as_text_batch([chr(c)]).data)) == 0:
-                faults.append(c)
+        finder = tokenizer.fast.suspects
+        faults += [c for c in unequal if len(finder.positions(as_text_batch([chr(c)]).data)) == 0]
     print(f"{name}: {len(differing)} code points differ, {len(faults)} of them outside the suspects")
     print(" ".join(f"U+{c:04X}" for c in faults[:100]))
     return len(faults)
