@@ -38,7 +38,7 @@ def probe(name: str) -> int:
         unequal = [c for k, c in enumerate(some) if not np.array_equal(fast[k], reference[k])]
         differing += unequal
         finder = tokenizer.fast.suspects
-        faults += [c for c in unequal if not len(finder.positions(as_text_batch([chr(c)]).data))]
+        faults += [c for c in unequal if len(finder.positions(as_text_batch([chr(c)]).data)) == 0]
     print(f"{name}: {len(differing)} code points differ, {len(faults)} of them outside the suspects")
     print(" ".join(f"U+{c:04X}" for c in faults[:100]))
     return len(faults)

@@ -68,6 +68,7 @@ class FastEncoder:
             raise encoder_failure(error) from error
         offsets: NDArray[np.int64] = layout.offsets.data
         ids: NDArray[np.uint32] = layout.content.data
+        del encoder  # or it outlives its replacement
         self._watch(int(batch.offsets[-1] - batch.offsets[0]))
         return TokenBatch(ids[: int(offsets[-1])], offsets)
 
@@ -89,7 +90,10 @@ class FastEncoder:
         size = self._memory()
         if size is None or self._baseline is None:
             return self._bytes_since >= _BLIND_BYTES
-        return self._bytes_since * _MOST_GROWTH >= self._cache_budget and size - self._baseline >= self._cache_budget
+        if self._bytes_since * _MOST_GROWTH < self._cache_budget:
+            self._baseline = min(self._baseline, size)  # the encoder before this one may only now be gone
+            return False
+        return size - self._baseline >= self._cache_budget
 
 
 def _awkward(batch: TextBatch) -> Any:
