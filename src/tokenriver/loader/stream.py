@@ -33,20 +33,19 @@ MAX_OPEN = 128
 _CHECK_EVERY = 0.001
 """Seconds between two looks at a shard's size, inode and time of modification (2 µs each) while it is being read."""
 
-if hasattr(os, "preadv"):
-    _preadv: Callable[[int, Sequence[Any], int], int] = os.preadv
-else:  # Windows: seek and read, which the reader's lock makes one step
 
-    def _seek_and_read(descriptor: int, buffers: Sequence[Any], offset: int) -> int:
-        os.lseek(descriptor, offset, os.SEEK_SET)
-        done = 0
-        for buffer in buffers:
-            raw = os.read(descriptor, len(buffer))
-            buffer[: len(raw)] = raw
-            done += len(raw)
-        return done
+def seek_and_read(descriptor: int, buffers: Sequence[Any], offset: int) -> int:
+    """os.preadv for systems without it (Windows): two steps, which the reader's lock makes one."""
+    os.lseek(descriptor, offset, os.SEEK_SET)
+    done = 0
+    for buffer in buffers:
+        raw = os.read(descriptor, len(buffer))
+        buffer[: len(raw)] = raw
+        done += len(raw)
+    return done
 
-    _preadv = _seek_and_read
+
+_preadv: Callable[[int, Sequence[Any], int], int] = getattr(os, "preadv", seek_and_read)
 
 
 @dataclass(frozen=True, slots=True)
