@@ -25,8 +25,8 @@ _ROUNDS = 4
 _BLOCK = 1 << 14
 """Indices permuted at a time: the temporaries then stay in the first two caches."""
 
-_LEAST_BITS = 4
-"""A network over fewer than 16 x 16 values favours some permutations of a handful."""
+_SMALL = 1024
+"""Up to here a table is sorted instead of walking: a network over a handful of values favours some permutations."""
 
 _CONSTANT = np.uint32(0x2C1B3C6D)
 
@@ -44,12 +44,15 @@ def permute(positions: NDArray[np.int64], *, n: int, seed: int, epoch: int) -> N
     """Where the keyed bijection of [0, n) sends each position, int64 of the same shape [k].
 
     A Feistel network over pairs (left, right) in [0, a) x [0, 2^w), the least such domain that holds n, walked on
-    until the value is below n (a step more for about one value in sqrt(n)), keyed by SHA-512 of seed and epoch.
-    Raises UsageError when seed or epoch is not in [0, 2^64).
+    until the value is below n (a step more for about one value in sqrt(n)), keyed by SHA-512 of seed and epoch. For
+    n <= 1024 it is the order in which the network over [0, 2^32) puts 0 … n − 1. Raises UsageError when seed or
+    epoch is not in [0, 2^64).
     """
     keys = _keys(seed, epoch)
-    right_bits = max(_LEAST_BITS, ((n - 1).bit_length() + 1) // 2)
-    left_size = max(1 << _LEAST_BITS, -(-n // (1 << right_bits)))
+    if n <= _SMALL:
+        return np.argsort(_feistel(np.arange(n), 1 << 16, 16, keys))[positions]
+    right_bits = ((n - 1).bit_length() + 1) // 2
+    left_size = -(-n // (1 << right_bits))
     out = np.empty_like(positions)
     for begin in range(0, len(positions), _BLOCK):
         out[begin : begin + _BLOCK] = _feistel(positions[begin : begin + _BLOCK], left_size, right_bits, keys)

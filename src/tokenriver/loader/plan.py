@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -36,6 +36,8 @@ class Plan:
     seed: int
     drop_last: bool
     split: str = "train"
+    steps_per_epoch: int = field(init=False)
+    """Global batches in an epoch, the same on every rank; the last may be partial without `drop_last`."""
 
     def __post_init__(self) -> None:
         for name in ("seq_len", "batch_size", "world_size"):
@@ -49,6 +51,8 @@ class Plan:
             raise UsageError(f"order is one of {', '.join(ORDERS)}, not {self.order!r}")
         if not 0 <= self.seed < 1 << 64:
             raise UsageError(f"seed is an integer in [0, 2^64), not {self.seed}")
+        full, rest = divmod(self.n_sequences, self.global_batch_size)
+        object.__setattr__(self, "steps_per_epoch", full + (rest > 0 and not self.drop_last))
         if self.steps_per_epoch == 0:
             rows = self.global_batch_size if self.drop_last else 1
             raise UsageError(
@@ -66,12 +70,6 @@ class Plan:
     def n_sequences(self) -> int:
         """Rows in an epoch: ⌊(n_tokens − 1) / seq_len⌋."""
         return max(0, self.n_tokens - 1) // self.seq_len
-
-    @property
-    def steps_per_epoch(self) -> int:
-        """Global batches in an epoch, the same on every rank; the last may be partial without `drop_last`."""
-        full, rest = divmod(self.n_sequences, self.global_batch_size)
-        return full + (rest > 0 and not self.drop_last)
 
     def starts(self, epoch: int, step: int, n_steps: int = 1) -> list[NDArray[np.int64]]:
         """First token of each of this rank's rows in steps [step, step + n_steps) of an epoch, int64 [≤ B] each.

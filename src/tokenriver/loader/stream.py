@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import threading
 import time
+from bisect import bisect_right
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -33,20 +34,19 @@ MAX_OPEN = 128
 _CHECK_EVERY = 0.001
 """Seconds between two looks at a shard's size, inode and time of modification (2 µs each) while it is being read."""
 
-if hasattr(os, "preadv"):
-    _preadv: Callable[[int, Sequence[Any], int], int] = os.preadv
-else:  # Windows: seek and read, which the reader's lock makes one step
 
-    def _seek_and_read(descriptor: int, buffers: Sequence[Any], offset: int) -> int:
-        os.lseek(descriptor, offset, os.SEEK_SET)
-        done = 0
-        for buffer in buffers:
-            raw = os.read(descriptor, len(buffer))
-            buffer[: len(raw)] = raw
-            done += len(raw)
-        return done
+def seek_and_read(descriptor: int, buffers: Sequence[Any], offset: int) -> int:
+    """os.preadv for systems without it (Windows): two steps, which the reader's lock makes one."""
+    os.lseek(descriptor, offset, os.SEEK_SET)
+    done = 0
+    for buffer in buffers:
+        raw = os.read(descriptor, len(buffer))
+        buffer[: len(raw)] = raw
+        done += len(raw)
+    return done
 
-    _preadv = _seek_and_read
+
+_preadv: Callable[[int, Sequence[Any], int], int] = getattr(os, "preadv", seek_and_read)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,8 @@ class TokenReader:
         self.shards = tuple(shards)
         self.bounds = np.zeros(len(self.shards) + 1, np.int64)
         np.cumsum([shard.n_tokens for shard in self.shards], out=self.bounds[1:])
-        self.n_tokens = int(self.bounds[-1])
+        self._ends = self.bounds.tolist()
+        self.n_tokens = self._ends[-1]
         self.dtype = max((shard.header.dtype for shard in self.shards), key=lambda dtype: dtype.itemsize)
         self._uniform = all(shard.header.dtype == self.dtype for shard in self.shards)
         self._max_open = max_open
@@ -116,9 +117,9 @@ class TokenReader:
     def spans(self, start: int, stop: int) -> list[Span]:
         """Which tokens of which shards make up tokens [start, stop) of the stream."""
         found = []
-        index = int(np.searchsorted(self.bounds, start, "right")) - 1
+        index = bisect_right(self._ends, start) - 1
         while start < stop:
-            first, end = int(self.bounds[index]), int(self.bounds[index + 1])
+            first, end = self._ends[index], self._ends[index + 1]
             if end > start:
                 found.append(Span(self.shards[index], start - first, min(stop, end) - first))
                 start = min(stop, end)
@@ -165,10 +166,15 @@ class TokenReader:
         stop = start + len(out)
         if start < 0 or stop > self.n_tokens:
             raise IndexError(f"tokens [{start}, {stop}) of a stream of {self.n_tokens}")
-        index = int(np.searchsorted(self.bounds, start, "right")) - 1
+        if start == stop:
+            return
+        index = bisect_right(self._ends, start) - 1
+        if stop <= self._ends[index + 1]:
+            self._read_shard(index, start - self._ends[index], out)
+            return
         filled = 0
         while filled < len(out):
-            first, end = int(self.bounds[index]), int(self.bounds[index + 1])
+            first, end = self._ends[index], self._ends[index + 1]
             count = min(stop, end) - (start + filled)
             if count > 0:
                 self._read_shard(index, start + filled - first, out[filled : filled + count])
@@ -184,6 +190,8 @@ class TokenReader:
         offset = HEADER_BYTES + start * dtype.itemsize
         while view:
             n = _preadv(descriptor, [view], offset)
+            if n == len(view):
+                break
             if n == 0:
                 self._check_size(index, offset + len(view))
                 raise IntegrityError(f"{self.shards[index].path}: a read at byte {offset:,} came back empty; try again")
