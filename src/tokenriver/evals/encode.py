@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from tokenriver.batches import TokenBatch
     from tokenriver.evals.tasks import Question
     from tokenriver.tokenizers.base import Tokenizer
 
@@ -30,7 +31,7 @@ class Encoded:
     """An example or what is wrong, for each question; and counts of what did not go the plain way.
 
     "boundary_apart": completions that `joint` could not cut and that were encoded apart. "not_lossless": completions
-    whose ids do not give their text back (a space lost at the start, normalised letters).
+    whose ids stand for another number of bytes (a space lost at the start, normalised letters).
     """
 
     examples: list[EvalExample | BadRecordError] = field(default_factory=list)
@@ -73,15 +74,20 @@ def encode_questions(
             if shared_context and any(len(c) != len(cuts[0][0]) for c, _ in cuts):
                 cuts, missing = apart, n
             result.notes["boundary_apart"] += missing
-        else:
-            result.notes["not_lossless"] += sum(
-                tokenizer.decode_bytes(ids) != row.scored.encode()
-                for (_, ids), row in zip(apart, rows[at : at + n], strict=True)
-            )
         result.examples.append(_example(question, cuts))
         at += n
+    if wholes is None:
+        result.notes["not_lossless"] = _n_not_lossless(rows, scoreds, tokenizer)
     result.notes = Counter({kind: count for kind, count in result.notes.items() if count})
     return result
+
+
+def _n_not_lossless(rows: list[_Row], ids: TokenBatch, tokenizer: Tokenizer) -> int:
+    """How many texts have another length in bytes than their ids stand for."""
+    lengths = np.array([len(piece) for piece in tokenizer.token_bytes_table()], np.int64)
+    ends = np.append(0, np.cumsum(lengths[ids.ids]))[ids.offsets]
+    added = int(tokenizer.prefix_space)
+    return int(np.count_nonzero(np.diff(ends) - added != [len(row.scored.encode()) for row in rows]))
 
 
 def _encode_unique(texts: list[str], tokenizer: Tokenizer) -> dict[str, NDArray[np.uint32]]:

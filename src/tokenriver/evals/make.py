@@ -77,7 +77,7 @@ def make_eval_file(
             examples.append(one)
     if not examples:
         raise CorpusError(f"{source}: no example in it ({_listed(skipped) or 'no records'})")
-    chosen = choose_version(examples) if version == "auto" else version
+    chosen = choose_version(examples, vocab_size=tokenizer.vocab_size) if version == "auto" else version
     write_eval_file(out, examples, version=chosen, vocab_size=tokenizer.vocab_size)
     summary = EvalSummary(
         out,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,19 +17,24 @@ if TYPE_CHECKING:
     import os
     from collections.abc import Sequence
 
+    from numpy.typing import NDArray
+
 __all__ = ["choose_version", "render_eval_file", "write_eval_file"]
 
 _LIMIT = 1 << 16
 """Version 1 counts examples, and bytes of an example, in 16 bits."""
 
 
-def choose_version(examples: Sequence[EvalExample]) -> int:
-    """1 where llm.c's file can hold the examples, else 2."""
-    try:
-        _render_v1(examples)
-    except FormatError:
-        return 2
-    return 1
+def choose_version(examples: Sequence[EvalExample], *, vocab_size: int) -> int:
+    """1 where llm.c's file can hold examples with ids below `vocab_size`, else 2."""
+    fits = len(examples) < _LIMIT and vocab_size <= DELIMITER[1]
+    return 1 if fits and all(_fits_v1(example) for example in examples) else 2
+
+
+def _fits_v1(example: EvalExample) -> bool:
+    completions = example.completions
+    words = 6 + len(example.context) + sum(1 + len(c.ids) for c in completions)
+    return len(completions) == N_COMPLETIONS_V1 and not any(c.n_unscored for c in completions) and 2 * words < _LIMIT
 
 
 def render_eval_file(
@@ -75,6 +80,11 @@ def _require_label(k: int, example: EvalExample) -> None:
         raise FormatError(f"example {k}: label {example.label} is not below its {len(example.completions)} completions")
 
 
+def _listed(ids: Sequence[int] | NDArray[Any]) -> list[int]:
+    # Python integers join ten times faster than the array's own numbers.
+    return ids.tolist() if isinstance(ids, np.ndarray) else list(ids)
+
+
 def _render_v1(examples: Sequence[EvalExample]) -> bytes:
     if len(examples) >= _LIMIT:
         raise FormatError(f"{len(examples):,} examples; version 1 holds at most {_LIMIT - 1:,}: write version 2")
@@ -87,9 +97,9 @@ def _render_v1(examples: Sequence[EvalExample]) -> bytes:
         _require_label(k, example)
         if any(completion.n_unscored for completion in example.completions):
             raise FormatError(f"example {k}: a completion with ids that are not scored: write version 2")
-        words = [DELIMITER[1], 0, k, example.label, n, len(example.context), *example.context]
+        words = [DELIMITER[1], 0, k, example.label, n, len(example.context), *_listed(example.context)]
         for completion in example.completions:
-            words += [len(completion.ids), *completion.ids]
+            words += [len(completion.ids), *_listed(completion.ids)]
         words[1] = 2 * len(words)
         if words[1] >= _LIMIT:
             raise FormatError(f"example {k}: {words[1]:,} bytes; version 1 holds at most {_LIMIT - 1:,} an example")
@@ -120,9 +130,9 @@ def _render_v2(examples: Sequence[EvalExample], vocab_size: int) -> bytes:
             words += [len(completion.ids), completion.n_unscored]
             words += [DELIMITER[2] if length == UNKNOWN_LENGTH else length for length in lengths]
             longest = max(longest, len(example.context) + len(completion.ids))
-        words += list(example.context)
+        words += _listed(example.context)
         for completion in example.completions:
-            words += list(completion.ids)
+            words += _listed(completion.ids)
         row = np.array(words, np.int64)
         ids = row[5 + 4 * n :]
         if len(ids) and not 0 <= int(ids.min()) <= int(ids.max()) < (vocab_size or DELIMITER[2]):
