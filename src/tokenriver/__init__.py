@@ -9,6 +9,8 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from tokenriver.bpb.bits import BitsPerByte
+    from tokenriver.bpb.tables import text_bytes, token_bytes
     from tokenriver.building.build import BuildSummary, build
     from tokenriver.errors import (
         CorpusError,
@@ -20,6 +22,11 @@ if TYPE_CHECKING:
         TokenRiverError,
         UsageError,
     )
+    from tokenriver.evals.evaluate import evaluate
+    from tokenriver.evals.file import open_eval_file
+    from tokenriver.evals.loader import EvalLoader
+    from tokenriver.evals.make import make_eval_file
+    from tokenriver.evals.scoring import Scores, score
     from tokenriver.shards.reader import Shard, open_shard
     from tokenriver.shards.writer import write_shard
     from tokenriver.tokenizers.base import Tokenizer
@@ -28,39 +35,57 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
+    "BitsPerByte": "bpb.bits",
     "BuildSummary": "building.build",
     "CorpusError": "errors",
+    "EvalLoader": "evals.loader",
     "FormatError": "errors",
     "IntegrityError": "errors",
     "MissingDependencyError": "errors",
     "ResumeError": "errors",
+    "Scores": "evals.scoring",
     "Shard": "shards.reader",
     "TokenRiverError": "errors",
     "Tokenizer": "tokenizers.base",
     "TokenizerError": "errors",
     "UsageError": "errors",
     "build": "building.build",
+    "evaluate": "evals.evaluate",
     "load_tokenizer": "tokenizers.load",
+    "make_eval_file": "evals.make",
+    "open_eval_file": "evals.file",
     "open_shard": "shards.reader",
+    "score": "evals.scoring",
+    "text_bytes": "bpb.tables",
+    "token_bytes": "bpb.tables",
     "write_shard": "shards.writer",
 }
 """Public name → the module that defines it, below tokenriver."""
 
 __all__ = [
+    "BitsPerByte",
     "BuildSummary",
     "CorpusError",
+    "EvalLoader",
     "FormatError",
     "IntegrityError",
     "MissingDependencyError",
     "ResumeError",
+    "Scores",
     "Shard",
     "TokenRiverError",
     "Tokenizer",
     "TokenizerError",
     "UsageError",
     "build",
+    "evaluate",
     "load_tokenizer",
+    "make_eval_file",
+    "open_eval_file",
     "open_shard",
+    "score",
+    "text_bytes",
+    "token_bytes",
     "write_shard",
 ]
 

@@ -128,10 +128,7 @@ class EvalLoader:
                 "which stay together; raise it"
             )
         start, stop = examples_of_rank(len(keep), self.rank, self.world_size)
-        self._numbers = [
-            keep[min(i, stop) : min(i + per_batch, stop)] for i in self._steps(len(keep), start, per_batch)
-        ]
-        return [everything.take(numbers) for numbers in self._numbers]
+        return [keep[min(i, stop) : min(i + per_batch, stop)] for i in self._steps(len(keep), start, per_batch)]
 
     def _steps(self, n: int, start: int, per_batch: int) -> range:
         each = -(-n // self.world_size)
