@@ -20,6 +20,11 @@ if TYPE_CHECKING:
 __all__ = ["TextTable", "as_ids", "text_bytes", "token_bytes"]
 
 
+_MOST_TABLES = 8
+_TABLES: dict[tuple[str, int, int | None, int | None], TextTable] = {}
+"""Tables made so far, by the tokenizer's checksum: some 20 ms each, and `text_bytes` is called for every document."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class TextTable:
     """What the bytes of a text follow from, by id: int64 and bool, each [vocab_size].
@@ -36,6 +41,15 @@ class TextTable:
     @classmethod
     def of(cls, tokenizer: Tokenizer, *, separator_id: int | None = None) -> TextTable:
         """The table of a tokenizer; `separator_id` is a data set's own, where it is another than the tokenizer's."""
+        key = (tokenizer.sha256, tokenizer.vocab_size, tokenizer.separator_id, separator_id)
+        if key not in _TABLES:
+            if len(_TABLES) >= _MOST_TABLES:
+                _TABLES.clear()
+            _TABLES[key] = cls._of(tokenizer, separator_id)
+        return _TABLES[key]
+
+    @classmethod
+    def _of(cls, tokenizer: Tokenizer, separator_id: int | None) -> TextTable:
         pieces = tokenizer.token_bytes_table()
         n_bytes = np.array([len(piece) for piece in pieces], np.int64)
         is_text = n_bytes > 0
@@ -59,7 +73,7 @@ def token_bytes(tokenizer: Tokenizer) -> NDArray[np.int64]:
     From the raw bytes of the vocabulary: a byte piece is 1, "▁" in a SentencePiece piece one space, so 1 each;
     separators, control and unknown ids are 0.
     """
-    return TextTable.of(tokenizer).n_bytes
+    return TextTable.of(tokenizer).n_bytes.copy()
 
 
 def text_bytes(tokenizer: Tokenizer, ids: ArrayLike) -> int:
