@@ -9,6 +9,8 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from tokenriver.bpb.bits import BitsPerByte
+    from tokenriver.bpb.tables import text_bytes, token_bytes
     from tokenriver.building.build import BuildSummary, build
     from tokenriver.corpus.shards import CorpusSummary, write_corpus
     from tokenriver.errors import (
@@ -21,6 +23,11 @@ if TYPE_CHECKING:
         TokenRiverError,
         UsageError,
     )
+    from tokenriver.evals.evaluate import evaluate
+    from tokenriver.evals.file import open_eval_file
+    from tokenriver.evals.loader import EvalLoader
+    from tokenriver.evals.make import make_eval_file
+    from tokenriver.evals.scoring import Scores, score
     from tokenriver.loader.train import Batch, TrainLoader
     from tokenriver.shards.reader import Shard, open_shard
     from tokenriver.shards.writer import write_shard
@@ -31,13 +38,16 @@ __version__ = "0.1.0"
 
 _HOMES = {
     "Batch": "loader.train",
+    "BitsPerByte": "bpb.bits",
     "BuildSummary": "building.build",
     "CorpusError": "errors",
     "CorpusSummary": "corpus.shards",
+    "EvalLoader": "evals.loader",
     "FormatError": "errors",
     "IntegrityError": "errors",
     "MissingDependencyError": "errors",
     "ResumeError": "errors",
+    "Scores": "evals.scoring",
     "Shard": "shards.reader",
     "TokenRiverError": "errors",
     "Tokenizer": "tokenizers.base",
@@ -45,8 +55,14 @@ _HOMES = {
     "TrainLoader": "loader.train",
     "UsageError": "errors",
     "build": "building.build",
+    "evaluate": "evals.evaluate",
     "load_tokenizer": "tokenizers.load",
+    "make_eval_file": "evals.make",
+    "open_eval_file": "evals.file",
     "open_shard": "shards.reader",
+    "score": "evals.scoring",
+    "text_bytes": "bpb.tables",
+    "token_bytes": "bpb.tables",
     "write_corpus": "corpus.shards",
     "write_shard": "shards.writer",
 }
@@ -54,13 +70,16 @@ _HOMES = {
 
 __all__ = [
     "Batch",
+    "BitsPerByte",
     "BuildSummary",
     "CorpusError",
     "CorpusSummary",
+    "EvalLoader",
     "FormatError",
     "IntegrityError",
     "MissingDependencyError",
     "ResumeError",
+    "Scores",
     "Shard",
     "TokenRiverError",
     "Tokenizer",
@@ -68,8 +87,14 @@ __all__ = [
     "TrainLoader",
     "UsageError",
     "build",
+    "evaluate",
     "load_tokenizer",
+    "make_eval_file",
+    "open_eval_file",
     "open_shard",
+    "score",
+    "text_bytes",
+    "token_bytes",
     "write_corpus",
     "write_shard",
 ]

@@ -1,4 +1,4 @@
-"""Drop-in for Parameter Golf's data loading: its names and its order, bit for bit (docs/format.md)."""
+"""Drop-in for Parameter Golf's data functions: its names, order and numbers, bit for bit (docs/format.md)."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tokenriver.bpb.golf import build_sentencepiece_luts, eval_bpb, eval_val
 from tokenriver.errors import UsageError
 from tokenriver.loader.source import read_shard_file
 from tokenriver.loader.stream import TokenReader
@@ -16,7 +17,15 @@ from tokenriver.loader.stream import TokenReader
 if TYPE_CHECKING:
     import os
 
-__all__ = ["DistributedTokenLoader", "TokenStream", "load_data_shard", "load_validation_tokens"]
+__all__ = [
+    "DistributedTokenLoader",
+    "TokenStream",
+    "build_sentencepiece_luts",
+    "eval_bpb",
+    "eval_val",
+    "load_data_shard",
+    "load_validation_tokens",
+]
 
 AUTO = "auto"
 """Tensors on the CPU where torch is installed, as in the original; NumPy arrays where it is not."""

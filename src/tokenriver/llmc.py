@@ -1,4 +1,4 @@
-"""Drop-in for llm.c's Python and C data loaders: its names, its order, bit for bit, without its limits."""
+"""Drop-in for llm.c's data loaders and tokenizer: its names, its order, bit for bit, without its limits."""
 
 from __future__ import annotations
 
@@ -9,15 +9,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tokenriver.errors import ResumeError, UsageError
+from tokenriver.evals.llmc_loader import EvalLoader
 from tokenriver.loader.source import read_shard_file
 from tokenriver.loader.stream import TokenReader
+from tokenriver.tokenizers.llmc_file import Tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from numpy.typing import NDArray
 
-__all__ = ["MT19937", "DataLoader"]
+__all__ = ["MT19937", "DataLoader", "EvalLoader", "Tokenizer"]
 
 _WORDS = 624
 _LOADER_SEED = 42

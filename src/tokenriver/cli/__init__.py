@@ -14,9 +14,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tokenriver import __version__
+from tokenriver.cli.bpb_audit import bpb_audit_command
 from tokenriver.cli.build import build_command
 from tokenriver.cli.corpus import corpus_command
+from tokenriver.cli.eval import eval_app
 from tokenriver.cli.inspect import inspect_command
+from tokenriver.cli.tokenizer_file import tokenizer_file_command
 from tokenriver.cli.train_tokenizer import train_tokenizer_command
 from tokenriver.cli.verify import verify_command
 from tokenriver.errors import TokenRiverError, UsageError
@@ -39,6 +42,9 @@ app.command("corpus")(corpus_command)
 app.command("train-tokenizer")(train_tokenizer_command)
 app.command("verify")(verify_command)
 app.command("inspect")(inspect_command)
+app.add_typer(eval_app, name="eval")
+app.command("tokenizer-file")(tokenizer_file_command)
+app.command("bpb-audit")(bpb_audit_command)
 
 
 def _print_version(wanted: bool) -> None:

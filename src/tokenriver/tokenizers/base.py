@@ -10,7 +10,7 @@ from tokenriver.batches import TextBatch, TokenBatch
 from tokenriver.errors import TokenizerError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import ArrayLike, NDArray
 
@@ -62,6 +62,14 @@ class Tokenizer(Protocol):
     @property
     def special_texts(self) -> tuple[str, ...]:
         """The strings that spell special tokens; inside a document they are ordinary text."""
+
+    @property
+    def special_ids(self) -> Mapping[int, str]:
+        """Name of every id that stands for no text of its own (control ids, unknown), by id."""
+
+    @property
+    def prefix_space(self) -> bool:
+        """Whether the encoder puts a space before every text, so that a document's first piece has one too many."""
 
     def encode(self, text: str | bytes) -> NDArray[np.uint32]:
         """Ids of one text, uint32 [n]."""

@@ -121,6 +121,7 @@ def hugging_face_tokenizer(
         separator_id,
         bos_id=_begin_of_text(special),
         prefix_space=_is_prefix_space(spec.get("normalizer")),
+        special_ids={int(t["id"]): t["content"] for t in special},
     )
     if backend == "reference":
         return CheckedTokenizer(vocabulary, reference, None)

@@ -16,6 +16,8 @@ from tokenriver.batches import TokenBatch
 from tokenriver.tokenizers.base import as_text_batch, checked_ids
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from numpy.typing import ArrayLike, NDArray
 
     from tokenriver.tokenizers.base import Backend, Texts
@@ -84,6 +86,16 @@ class ByteTokenizer:
     def special_texts(self) -> tuple[str, ...]:
         """No text spells a control id."""
         return ()
+
+    @property
+    def special_ids(self) -> Mapping[int, str]:
+        """pad, bos, eos and unk with byte260."""
+        return {i: f"<{name.removesuffix('_id')}>" for name, i in BYTE260_SPECIAL_IDS.items() if self.n_special}
+
+    @property
+    def prefix_space(self) -> bool:
+        """No."""
+        return False
 
     def encode(self, text: str | bytes) -> NDArray[np.uint32]:
         """Ids of one text, uint32 [n bytes]."""

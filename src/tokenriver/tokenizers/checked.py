@@ -13,7 +13,7 @@ from tokenriver.tokenizers.base import as_text_batch, checked_ids
 from tokenriver.tokenizers.windows import replace_texts, suspect_windows
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from numpy.typing import ArrayLike, NDArray
 
@@ -42,7 +42,7 @@ class Vocabulary:
     """What a vocabulary file says, whatever encodes with it. `token_bytes` has one entry an id, b"" for special ids.
 
     `prefix_space`: the encoder puts a space before the text, so decoding takes one off the first piece.
-    `unknown`: what decoding gives for ids that stand for unknown text, by id.
+    `unknown`: what decoding gives for ids that stand for unknown text, by id. `special_ids`: names of special ids.
     """
 
     tokenizer_id: str
@@ -53,6 +53,7 @@ class Vocabulary:
     bos_id: int | None = None
     prefix_space: bool = False
     unknown: dict[int, bytes] = field(default_factory=dict)
+    special_ids: dict[int, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +143,16 @@ class CheckedTokenizer:
     def special_texts(self) -> tuple[str, ...]:
         """The strings that spell special tokens."""
         return self.vocabulary.special_texts
+
+    @property
+    def special_ids(self) -> Mapping[int, str]:
+        """Names of the ids that stand for no text of their own."""
+        return self.vocabulary.special_ids
+
+    @property
+    def prefix_space(self) -> bool:
+        """Whether the encoder puts a space before every text."""
+        return self.vocabulary.prefix_space
 
     def encode(self, text: str | bytes) -> NDArray[np.uint32]:
         """Ids of one text, uint32 [n]."""

@@ -185,7 +185,8 @@ def rank_tokenizer(
         configured=configured,
         where=where,
     )
-    vocabulary = Vocabulary(tokenizer_id, sha256, table, tuple(special), chosen)
+    names = {i: text for text, i in special.items()}
+    vocabulary = Vocabulary(tokenizer_id, sha256, table, tuple(special), chosen, special_ids=names)
     if backend == "reference":
         return CheckedTokenizer(vocabulary, reference, None)
     try:

@@ -99,6 +99,7 @@ def sentencepiece_tokenizer(
         chosen,
         bos_id=bos if bos >= 0 else None,
         prefix_space=model.add_dummy_prefix,
+        special_ids={i: p.text for i, p in enumerate(model.pieces) if p.kind in (CONTROL, UNKNOWN, UNUSED)},
         unknown={i: model.unknown_surface.encode() for i, p in enumerate(model.pieces) if p.kind == UNKNOWN},
     )
     fast = None

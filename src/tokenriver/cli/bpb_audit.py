@@ -1,0 +1,47 @@
+"""`tokenriver bpb-audit`: prove or disprove a data set's byte counts and a reported bits per byte, in one page."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tokenriver.errors import UsageError
+
+__all__ = ["bpb_audit_command"]
+
+
+def bpb_audit_command(
+    dataset: Annotated[Path, typer.Argument(metavar="DATASET", help="Folder of one data set, in any layout.")],
+    tokenizer: Annotated[str, typer.Option(help="The tokenizer that made it: name, file, folder or Hub id.")],
+    docs: Annotated[
+        list[str] | None,
+        typer.Option(metavar="CORPUS", help="The source documents, to be encoded again and compared id for id."),
+    ] = None,
+    loss: Annotated[float | None, typer.Option(help="Reported mean loss in nats per target.")] = None,
+    bpb: Annotated[float | None, typer.Option(help="Reported bits per byte.")] = None,
+    seq_len: Annotated[
+        int | None, typer.Option(min=1, help="Sequence length that the reported targets were cut to.")
+    ] = None,
+    split: Annotated[str, typer.Option(help="Split of the reported figures: val or train.")] = "val",
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything for programs.")] = False,
+) -> None:
+    """Count bytes from the ids, the build's record and the source text; exit code 1 if anything is disproved."""
+    from tokenriver.bpb.audit import Claim, audit
+    from tokenriver.tokenizers.load import load_tokenizer
+
+    if (loss is None) != (bpb is None):
+        raise UsageError("--loss and --bpb belong together: the figure follows from the loss")
+    if split not in ("val", "train"):
+        raise UsageError(f"--split {split!r}: choose val or train")
+    claim = Claim(loss, bpb, seq_len) if loss is not None and bpb is not None else None
+    result = audit(dataset, tokenizer=load_tokenizer(tokenizer), docs=docs or (), claim=claim, claim_split=split)
+    if as_json:
+        print(json.dumps({"ok": result.ok, **asdict(result)}, indent=2))
+    else:
+        print("\n".join(result.lines()))
+    if not result.ok:
+        raise typer.Exit(1)

@@ -1,0 +1,27 @@
+"""`tokenriver tokenizer-file`: write llm.c's tokenizer file from any tokenizer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from tokenriver.files import human_bytes, human_count
+
+__all__ = ["tokenizer_file_command"]
+
+
+def tokenizer_file_command(
+    tokenizer: Annotated[str, typer.Option(help="byte, byte260, gpt2, a tokenizer file or folder, or a Hub id.")],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="The file to write, such as gpt2_tokenizer.bin.")],
+    eot: Annotated[int | None, typer.Option(help="Id that ends a text (default: the tokenizer's separator).")] = None,
+    file_version: Annotated[int, typer.Option(min=1, max=2, help="2, or 1 (GPT-2 alone).")] = 2,
+) -> None:
+    """Write the table from ids to bytes that llm.c's programs print with."""
+    from tokenriver.tokenizers.llmc_file import write_tokenizer_file
+    from tokenriver.tokenizers.load import load_tokenizer
+
+    coder = load_tokenizer(tokenizer)
+    write_tokenizer_file(out, coder, eot=eot, version=file_version)
+    print(f"wrote {out}: {human_count(coder.vocab_size)} ids, {human_bytes(out.stat().st_size)}")

@@ -1,0 +1,1 @@
+"""Multiple-choice evaluation: files, their loader, scores."""
