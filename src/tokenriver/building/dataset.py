@@ -8,6 +8,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,7 @@ from tokenriver.shards.manifest import ManifestFile
 from tokenriver.shards.writer import ShardWriter
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -36,6 +38,9 @@ __all__ = ["BuildCounts", "DatasetWriter", "Shape"]
 
 _QUEUE_BYTES = 64 << 20
 """Ids waiting for the writing thread, at most; beyond it the build waits."""
+
+_SYNC_BYTES = 32 << 20
+"""Bytes appended to a part after which it is synced in the background, so that little is left to do at its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,6 +219,9 @@ class _WriterThread:
         self._shape = shape
         self._journal = journal
         self._open: dict[int, ShardWriter] = {}
+        self._unsynced = 0
+        self._syncing = ThreadPoolExecutor(1, thread_name_prefix="tokenriver-sync")
+        self._synced: Future[None] | None = None
         self._queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._room = threading.Condition()
         self._waiting_bytes = 0
@@ -274,19 +282,33 @@ class _WriterThread:
             with self._room:
                 self._error = error
                 self._room.notify_all()
+        finally:
+            self._syncing.shutdown()
 
     def _append(self, step: Write, ids: NDArray[Any]) -> None:
         writer = self._open.get(step.split)
         if writer is None:
             writer = self._open[step.split] = self._writer(self._shape.path(step.split, step.index))
         writer.append(ids)
+        self._unsynced += ids.nbytes
+        if self._unsynced >= _SYNC_BYTES and (self._synced is None or self._synced.done()):
+            self._wait_for_sync()
+            self._synced = self._syncing.submit(writer.sync)
+            self._unsynced = 0
         with self._room:
             self._waiting_bytes -= ids.nbytes
             self._room.notify_all()
 
+    def _wait_for_sync(self) -> None:
+        """Let a sync in the background end, raising what it met: its file is about to be closed."""
+        if self._synced is not None:
+            self._synced.result()
+            self._synced = None
+
     def _seal(
         self, split: int, entry: dict[str, Any], checkpoint: Checkpoint, sources: dict[str, int], files: list[Any]
     ) -> None:
+        self._wait_for_sync()
         writer = self._open.pop(split)
         facts = writer.seal()
         file = ManifestFile(**entry, sha256=facts.sha256)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -82,7 +83,7 @@ class ShardWriter:
         self.n_tokens += narrow.size
 
     def sync(self) -> None:
-        """Put what was appended on disk, so that a journal may name its length."""
+        """Put what was appended on disk, so that a journal may name its length. May be called by another thread."""
         os.fsync(self._file.fileno())
 
     def seal(self) -> ShardFacts:
@@ -90,9 +91,12 @@ class ShardWriter:
         header = ShardHeader(self._header.variant, self.n_tokens, self._vocab_size)
         self._file.seek(0)
         self._file.write(header.to_bytes())
-        os.fsync(self._file.fileno())
+        with ThreadPoolExecutor(1) as syncing:  # the disk writes while the core hashes
+            synced = syncing.submit(os.fsync, self._file.fileno())
+            sha256 = sha256_file(self.part)
+            synced.result()
         self._file.close()
-        return ShardFacts(self.path, self.n_tokens, sha256_file(self.part))
+        return ShardFacts(self.path, self.n_tokens, sha256)
 
     def publish(self) -> None:
         """Give a sealed shard its name, durably."""
