@@ -17,6 +17,7 @@ from tokenriver import __version__
 from tokenriver.cli.build import build_command
 from tokenriver.cli.corpus import corpus_command
 from tokenriver.cli.inspect import inspect_command
+from tokenriver.cli.trace import trace_command
 from tokenriver.cli.train_tokenizer import train_tokenizer_command
 from tokenriver.cli.verify import verify_command
 from tokenriver.errors import TokenRiverError, UsageError
@@ -39,6 +40,7 @@ app.command("corpus")(corpus_command)
 app.command("train-tokenizer")(train_tokenizer_command)
 app.command("verify")(verify_command)
 app.command("inspect")(inspect_command)
+app.command("trace")(trace_command)
 
 
 def _print_version(wanted: bool) -> None:
