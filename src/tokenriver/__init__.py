@@ -19,8 +19,8 @@ if TYPE_CHECKING:
         IntegrityError,
         MissingDependencyError,
         ResumeError,
-        TokenizerError,
         TokenRiverError,
+        TokenizerError,
         UsageError,
     )
     from tokenriver.evals.evaluate import evaluate

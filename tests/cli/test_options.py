@@ -11,7 +11,7 @@ import typer.main
 from tokenriver.cli import app
 
 PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
-COMMANDS = ["build", "corpus", "inspect", "train-tokenizer", "verify"]
+COMMANDS = ["build", "corpus", "inspect", "trace", "train-tokenizer", "verify"]
 
 
 def options_of(name: str) -> set[str]:

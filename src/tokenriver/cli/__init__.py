@@ -20,6 +20,7 @@ from tokenriver.cli.corpus import corpus_command
 from tokenriver.cli.eval import eval_app
 from tokenriver.cli.inspect import inspect_command
 from tokenriver.cli.tokenizer_file import tokenizer_file_command
+from tokenriver.cli.trace import trace_command
 from tokenriver.cli.train_tokenizer import train_tokenizer_command
 from tokenriver.cli.verify import verify_command
 from tokenriver.errors import TokenRiverError, UsageError
@@ -45,6 +46,7 @@ app.command("inspect")(inspect_command)
 app.add_typer(eval_app, name="eval")
 app.command("tokenizer-file")(tokenizer_file_command)
 app.command("bpb-audit")(bpb_audit_command)
+app.command("trace")(trace_command)
 
 
 def _print_version(wanted: bool) -> None:

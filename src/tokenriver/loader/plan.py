@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -70,6 +70,10 @@ class Plan:
     def n_sequences(self) -> int:
         """Rows in an epoch: ⌊(n_tokens − 1) / seq_len⌋."""
         return max(0, self.n_tokens - 1) // self.seq_len
+
+    def for_rank(self, rank: int) -> Plan:
+        """The same plan as another rank sees it."""
+        return replace(self, rank=rank)
 
     def starts(self, epoch: int, step: int, n_steps: int = 1) -> list[NDArray[np.int64]]:
         """First token of each of this rank's rows in steps [step, step + n_steps) of an epoch, int64 [≤ B] each.

@@ -18,14 +18,21 @@ Filled = TypeVar("Filled")
 
 
 class Feed(Generic[Item, Slot, Filled]):
-    """Fills slots with items in order, `len(slots) - 1` ahead of the taker; in the taker's thread if there is one slot.
+    """Fills slots with items in order, as many ahead of the taker as slots are free; without a thread none.
 
     `take` gives (slot, filled) or None at the end, and raises what `fill` raised; `release` gives a slot back for
     reuse. The thread waits only for a free slot, so `close` (or garbage collection of the feed) always ends it.
     A feed does not survive a fork: `take` in the child raises; the owner makes a new one.
     """
 
-    def __init__(self, items: Iterator[Item], fill: Callable[[Slot, Item], Filled], slots: Sequence[Slot]) -> None:
+    def __init__(
+        self,
+        items: Iterator[Item],
+        fill: Callable[[Slot, Item], Filled],
+        slots: Sequence[Slot],
+        *,
+        threaded: bool,
+    ) -> None:
         self._free: queue.SimpleQueue[Slot | None] = queue.SimpleQueue()
         self._ready: queue.SimpleQueue[tuple[Slot, Filled] | BaseException | None] = queue.SimpleQueue()
         self._items, self._fill = items, fill
@@ -33,7 +40,7 @@ class Feed(Generic[Item, Slot, Filled]):
         self.pid = os.getpid()
         for slot in slots:
             self._free.put(slot)
-        self._threaded = len(slots) > 1
+        self._threaded = threaded
         if self._threaded:
             arguments = (items, fill, self._free, self._ready)
             threading.Thread(target=_produce, args=arguments, name="tokenriver-prefetch", daemon=True).start()

@@ -65,6 +65,7 @@ class ShardSource:
     manifest_sha256: str | None = None
     tokenizer: str | None = None
     separator_id: int | None = None
+    separator_position: str = "before"
 
     @property
     def n_tokens(self) -> int:
@@ -200,16 +201,30 @@ def _from_manifest(path: Path, *, split: str) -> ShardSource:
                 "the one that was built"
             )
     is_manifest = path.name == MANIFEST
-    tokenizer = manifest.get("tokenizer_id")
+    tokenizer, separator_id, position = _tokenizer_of(manifest)
     return ShardSource(
         split,
         tuple(shards),
         manifest=path,
         # A build record also tells of versions and paths; the shards' sha256 identify its data.
         manifest_sha256=hashlib.sha256(raw).hexdigest() if is_manifest else None,
-        tokenizer=f"{tokenizer}@{str(manifest.get('tokenizer_sha256', ''))[:16]}" if tokenizer else None,
-        separator_id=manifest.get("doc_sep_id", manifest.get("separator_id")),
+        tokenizer=tokenizer,
+        separator_id=separator_id,
+        separator_position=position,
     )
+
+
+def _tokenizer_of(manifest: dict[str, Any]) -> tuple[str | None, int | None, str]:
+    """Tokenizer (id and start of its SHA-256), separator and its position, from a manifest or a build record."""
+    record = manifest.get("tokenizer")
+    if isinstance(record, dict):
+        name, digest, separator_id = record.get("tokenizer_id"), record.get("sha256"), record.get("separator_id")
+        position = str(record.get("separator_position", "before"))
+    else:
+        name, digest, separator_id = (manifest.get(k) for k in ("tokenizer_id", "tokenizer_sha256", "doc_sep_id"))
+        position = "before"
+    tokenizer = f"{name}@{str(digest or '')[:16]}" if name else None
+    return tokenizer, separator_id if isinstance(separator_id, int) else None, position
 
 
 def _manifest_files(manifest: Any, path: Path) -> list[dict[str, Any]]:
@@ -243,15 +258,19 @@ def _read_all(paths: list[Path], hashes: Sequence[str | None]) -> list[ShardFile
 
 def read_shard_file(path: Path, *, sha256: str | None = None) -> ShardFile:
     """Header, identity and a sample (start, middle and end of the ids) of one shard."""
-    with open(path, "rb", buffering=0) as file:
-        stat = os.fstat(file.fileno())
-        start = file.read(HEADER_BYTES + _SAMPLE_BYTES)
+    # Descriptors, not file objects: with 10,000 shards the objects are a third of the time.
+    file = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+    try:
+        stat = os.fstat(file)
+        start = os.read(file, HEADER_BYTES + _SAMPLE_BYTES)
         header = parse_header(start[:HEADER_BYTES], stat.st_size, path)
         digest = hashlib.sha256(start)
         for offset in (stat.st_size // 2, stat.st_size - _SAMPLE_BYTES):
             if offset > len(start):
-                file.seek(offset)
-                digest.update(file.read(_SAMPLE_BYTES))
+                os.lseek(file, offset, os.SEEK_SET)
+                digest.update(os.read(file, _SAMPLE_BYTES))
+    finally:
+        os.close(file)
     return ShardFile(path, header, stat.st_ino, stat.st_mtime_ns, digest.digest(), sha256)
 
 

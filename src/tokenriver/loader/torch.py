@@ -13,7 +13,7 @@ import numpy as np
 
 from tokenriver.errors import MissingDependencyError, ResumeError, UsageError
 from tokenriver.loader.stream import Rows
-from tokenriver.loader.train import Batch, RawBatches, TrainLoader
+from tokenriver.loader.train import Batch, Iteration, Raw, TrainLoader
 
 try:
     import torch
@@ -123,29 +123,31 @@ def to_device(
     return _Staged(loader, device, dtype) if device.type == "cuda" else _Converted(loader, device, dtype)
 
 
-class _Converted:
+class _Converted(Iteration["TensorBatch"]):
     """Batches for the CPU, or for devices that take a plain copy."""
 
     def __init__(self, loader: TrainLoader, device: torch.device, dtype: torch.dtype) -> None:
-        self._loader, self._device = loader, device
-        self._dtype = np.dtype(np.int64 if dtype == torch.int64 else np.int32)
-        self._raw = RawBatches(loader, loader.buffer, n_buffers=loader.prefetch + 1)
+        width = np.dtype(np.int64 if dtype == torch.int64 else np.int32)
+
+        def convert(buffer: Rows, raw: Raw) -> TensorBatch:
+            inputs, targets = (torch.from_numpy(x.astype(width)) for x in loader.split_rows(buffer.array, raw))
+            mask = loader.mask(raw)
+            return TensorBatch(
+                inputs.to(device),
+                targets.to(device),
+                raw.epoch,
+                raw.step,
+                None if mask is None else torch.from_numpy(mask).to(device),
+            )
+
+        super().__init__(loader, loader.buffer, convert, n_buffers=max(1, loader.prefetch))
 
     def __iter__(self) -> _Converted:
         return self
 
     def __next__(self) -> TensorBatch:
-        buffer, raw = self._raw.take()
-        inputs, targets = self._loader.split_rows(buffer.array, raw)
-        mask = self._loader.mask(raw)
-        batch = TensorBatch(
-            torch.from_numpy(inputs.astype(self._dtype)).to(self._device),
-            torch.from_numpy(targets.astype(self._dtype)).to(self._device),
-            raw.epoch,
-            raw.step,
-            None if mask is None else torch.from_numpy(mask).to(self._device),
-        )
-        self._raw.release(buffer)
+        buffer, _, batch = self.take()
+        self.release(buffer)
         return batch
 
 
@@ -159,11 +161,11 @@ class _PinnedRows(Rows):
         super().__init__(n_rows, length, dtype, memory=self.tensor.numpy().view(dtype))
 
 
-class _Staged:
+class _Staged(Iteration[None]):
     """Batches for CUDA: pinned ring, side stream, one copy of the narrow ids, widening on the device."""
 
     def __init__(self, loader: TrainLoader, device: torch.device, dtype: torch.dtype) -> None:
-        self._loader, self._device, self._dtype = loader, device, dtype
+        self._device, self._dtype = device, dtype
         self._stream = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
         self._in_flight: deque[tuple[torch.cuda.Event, Rows]] = deque()
 
@@ -171,13 +173,13 @@ class _Staged:
             return _PinnedRows(loader.batch_size, loader.seq_len + 1, loader.reader.dtype)
 
         # One buffer more than the thread fills ahead: the one whose copy may still be under way.
-        self._raw = RawBatches(loader, pinned, n_buffers=loader.prefetch + 2)
+        super().__init__(loader, pinned, lambda _buffer, _raw: None, n_buffers=loader.prefetch + 2)
 
     def __iter__(self) -> _Staged:
         return self
 
     def __next__(self) -> TensorBatch:
-        buffer, raw = self._raw.take()
+        buffer, raw, _ = self.take()
         assert isinstance(buffer, _PinnedRows)
         mask = self._loader.mask(raw)
         current = torch.cuda.current_stream(self._device)
@@ -193,7 +195,7 @@ class _Staged:
         while len(self._in_flight) > 1:
             event, done = self._in_flight.popleft()
             event.synchronize()
-            self._raw.release(done)
+            self.release(done)
         on_device = None if mask is None else torch.from_numpy(mask).to(self._device)
         return TensorBatch(inputs, targets, raw.epoch, raw.step, on_device)
 

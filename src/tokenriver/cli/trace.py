@@ -1,0 +1,147 @@
+"""`tokenriver trace`: which shards, tokens and documents a training step was made of."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tokenriver.errors import ResumeError, UsageError
+
+if TYPE_CHECKING:
+    from tokenriver.loader.trace import RowTrace
+    from tokenriver.loader.train import TrainLoader
+    from tokenriver.tokenizers.base import Tokenizer
+
+__all__ = ["trace_command"]
+
+SHOWN_CHARACTERS = 160
+"""How much of a document's text is shown; --json gives all of it."""
+
+
+def trace_command(
+    dataset: Annotated[
+        str, typer.Argument(metavar="DATASET", help="Data set directory, manifest, shard or glob.", show_default=False)
+    ],
+    step: Annotated[
+        int, typer.Option("--step", min=0, help="Step counted from the start of --epoch; may run into later epochs.")
+    ],
+    epoch: Annotated[int, typer.Option("--epoch", min=0, help="Epoch that --step is counted from.")] = 0,
+    state: Annotated[
+        Path | None, typer.Option("--state", help="A saved loader state (JSON): gives all the settings below.")
+    ] = None,
+    batch_size: Annotated[int | None, typer.Option("--batch-size", min=1, help="Rows per rank.")] = None,
+    seq_len: Annotated[int | None, typer.Option("--seq-len", min=1, help="Targets per row.")] = None,
+    world_size: Annotated[int, typer.Option("--world-size", min=1, help="Number of ranks.")] = 1,
+    rank: Annotated[int | None, typer.Option("--rank", min=0, help="Show this rank alone.")] = None,
+    row: Annotated[int | None, typer.Option("--row", min=0, help="Show this row of each rank alone.")] = None,
+    split: Annotated[str, typer.Option("--split", help="train or val.")] = "train",
+    order: Annotated[str, typer.Option("--order", help="shuffled or sequential.")] = "shuffled",
+    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the order.")] = 0,
+    tokenizer: Annotated[str | None, typer.Option("--tokenizer", help="Decode with this tokenizer.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything for programs.")] = False,
+) -> None:
+    """Say which shard, token range and documents a batch held: where to look when the loss jumps."""
+    from tokenriver.loader.trace import Separator, trace_step
+    from tokenriver.loader.train import TrainLoader
+
+    if rank is not None and rank >= world_size:
+        raise UsageError(f"--rank {rank} of --world-size {world_size}: ranks count from 0")
+    settings: dict[str, Any] = {"split": split, "order": order, "seed": seed, "seq_len": seq_len}
+    if state is not None:
+        saved = _read_state(state, world_size)
+        settings |= {name: saved[name] for name in settings}
+        batch_size = saved["global_batch_size"] // world_size
+    if batch_size is None or settings["seq_len"] is None:
+        raise UsageError("the batch's shape is not known: give --batch-size and --seq-len, or --state")
+    loader = TrainLoader(dataset, batch_size=batch_size, rank=0, world_size=world_size, prefetch=0, **settings)
+    if state is not None:
+        loader.load_state_dict(saved)
+    coder = separator = None
+    if tokenizer is not None:
+        from tokenriver.tokenizers.load import load_tokenizer
+
+        coder = load_tokenizer(tokenizer)
+        if loader.data.separator_id is None and loader.data.manifest is None and coder.separator_id is not None:
+            separator = Separator(coder.separator_id)
+    rows = trace_step(loader, step, epoch=epoch, rank=rank, separator=separator)
+    rows = [found for found in rows if row is None or found.row == row]
+    if not rows:
+        raise UsageError(f"there is no row {row} in a batch of {batch_size} rows a rank")
+    if as_json:
+        print(json.dumps(_as_facts(loader, step, epoch, rows, coder), indent=2, ensure_ascii=False))
+        return
+    more, inside = divmod(step, loader.steps_per_epoch)
+    print(f"epoch {epoch + more}, step {inside} of {loader.steps_per_epoch:,}: {len(rows)} rows, {settings['order']}")
+    for found in rows:
+        _print_row(found, settings["split"], coder)
+
+
+def _read_state(path: Path, world_size: int) -> dict[str, Any]:
+    """A saved loader state; the plain settings that it must hold are checked here, the rest by the loader."""
+    try:
+        saved = json.loads(path.read_bytes())
+    except ValueError as error:
+        raise ResumeError(f"{path}: not JSON ({error})") from None
+    wanted = {"split": str, "order": str, "seed": int, "seq_len": int, "global_batch_size": int}
+    if not isinstance(saved, dict) or any(not isinstance(saved.get(k), kind) for k, kind in wanted.items()):
+        raise ResumeError(f"{path}: not the state of a loader, which has {', '.join(wanted)}")
+    if saved["global_batch_size"] % world_size:
+        raise UsageError(f"{path}: {saved['global_batch_size']} rows a step cannot be shared by {world_size} ranks")
+    return saved
+
+
+def _print_row(found: RowTrace, split: str, coder: Tokenizer | None) -> None:
+    where = f"tokens {found.start:,}:{found.stop:,} of {split}"
+    print(f"rank {found.rank} row {found.row}: sequence {found.sequence:,}, {where}")
+    for part in found.parts:
+        if part.document is None:
+            what = ""
+        elif part.document < 0:
+            what = "  a document of an earlier shard"
+        else:
+            what = f"  document {part.document:,}" + ("" if part.begins else " (goes on)")
+        print(f"  {part.shard.name} {part.start:,}:{part.stop:,}{what}")
+        if coder is not None:
+            text = ascii_controls(coder.decode(part.ids))
+            print(f"    {text[:SHOWN_CHARACTERS]}{'…' if len(text) > SHOWN_CHARACTERS else ''}")
+
+
+def ascii_controls(text: str) -> str:
+    """Text on one line, with control characters escaped: those of a document must not reach the terminal."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def _as_facts(
+    loader: TrainLoader, step: int, epoch: int, rows: list[RowTrace], coder: Tokenizer | None
+) -> dict[str, Any]:
+    more, inside = divmod(step, loader.steps_per_epoch)
+    return {
+        "epoch": epoch + more,
+        "step": inside,
+        "steps_per_epoch": loader.steps_per_epoch,
+        "rows": [
+            {
+                "rank": found.rank,
+                "row": found.row,
+                "sequence": found.sequence,
+                "start": found.start,
+                "stop": found.stop,
+                "parts": [
+                    {
+                        "shard": str(part.shard),
+                        "start": part.start,
+                        "stop": part.stop,
+                        "document": part.document,
+                        "begins": part.begins,
+                        "ids": part.ids.tolist(),
+                        **({} if coder is None else {"text": coder.decode(part.ids)}),
+                    }
+                    for part in found.parts
+                ],
+            }
+            for found in rows
+        ],
+    }

@@ -1,0 +1,149 @@
+"""Which shard, tokens and documents a batch was made of: what to look at when the loss jumps at a step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from tokenriver.errors import UsageError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from numpy.typing import NDArray
+
+    from tokenriver.loader.stream import Span
+    from tokenriver.loader.train import TrainLoader
+
+__all__ = ["DocumentPart", "RowTrace", "Separator", "trace_step"]
+
+_STEP = 1 << 22
+"""Ids read at a time while separators are counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Separator:
+    """The id that stands before (or after) each document."""
+
+    id: int
+    position: Literal["before", "after"] = "before"
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentPart:
+    """Tokens [start, stop) of a shard that belong to one document.
+
+    `document` counts the documents that begin in the shard (with a separator after: that end in it) from 0; −1 is
+    one that began in an earlier shard, None an unknown separator. `begins` says that its first token is among these.
+    """
+
+    shard: Path
+    start: int
+    stop: int
+    document: int | None
+    begins: bool
+    ids: NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True)
+class RowTrace:
+    """A row of a global batch: its rank and row there, its sequence number, and tokens [start, stop) of the split.
+
+    These are T + 1 tokens: T inputs and the last target.
+    """
+
+    rank: int
+    row: int
+    sequence: int
+    start: int
+    stop: int
+    parts: tuple[DocumentPart, ...]
+
+
+def trace_step(
+    loader: TrainLoader, step: int, *, epoch: int = 0, rank: int | None = None, separator: Separator | None = None
+) -> list[RowTrace]:
+    """The rows of the global batch `step` steps after the start of `epoch`, of all ranks or one, in rank order.
+
+    Without a `separator` the one of the loader's manifest is used; with none, a row is one part per shard. Reads the
+    touched shards once from their start, to number the documents. Raises UsageError for a step or rank out of range.
+    """
+    plan = loader.plan
+    more, step = divmod(step, plan.steps_per_epoch)
+    if epoch + more < 0:
+        raise UsageError("step and epoch are 0 or more")
+    if rank is not None and not 0 <= rank < plan.world_size:
+        raise UsageError(f"rank is in [0, {plan.world_size}), not {rank}")
+    if separator is None and loader.data.separator_id is not None:
+        after = loader.data.separator_position == "after"
+        separator = Separator(loader.data.separator_id, "after" if after else "before")
+    length = plan.seq_len + 1
+    rows = []
+    for r in range(plan.world_size) if rank is None else [rank]:
+        starts = plan.for_rank(r).starts(epoch + more, step)[0]
+        rows += [
+            (r, row, start, loader.reader.spans(start, start + length)) for row, start in enumerate(starts.tolist())
+        ]
+    counts = _separators_before(loader, [span for *_, spans in rows for span in spans], separator)
+    return [
+        RowTrace(
+            r,
+            row,
+            start // plan.seq_len,
+            start,
+            start + length,
+            tuple(part for span in spans for part in _documents(loader, span, counts, separator)),
+        )
+        for r, row, start, spans in rows
+    ]
+
+
+def _separators_before(
+    loader: TrainLoader, spans: list[Span], separator: Separator | None
+) -> dict[tuple[Path, int], int]:
+    """(shard, position) → separators before that position in the shard, for the start of every span."""
+    if separator is None:
+        return {}
+    wanted: dict[Path, set[int]] = {}
+    for span in spans:
+        wanted.setdefault(span.shard.path, set()).add(span.start)
+    found = {}
+    for index, shard in enumerate(loader.reader.shards):
+        first, seen, at = int(loader.reader.bounds[index]), 0, 0
+        for position in sorted(wanted.get(shard.path, ())):
+            while at < position:
+                ids = np.empty(min(_STEP, position - at), loader.reader.dtype)
+                loader.reader.read(first + at, ids)
+                seen += int(np.count_nonzero(ids == separator.id))
+                at += len(ids)
+            found[shard.path, position] = seen
+    return found
+
+
+def _documents(
+    loader: TrainLoader, span: Span, counts: dict[tuple[Path, int], int], separator: Separator | None
+) -> list[DocumentPart]:
+    """A span cut at its documents' borders."""
+    first = int(loader.reader.bounds[loader.reader.shards.index(span.shard)])
+    ids = np.empty(span.stop - span.start, loader.reader.dtype)
+    loader.reader.read(first + span.start, ids)
+    path = span.shard.path
+    if separator is None:
+        return [DocumentPart(path, span.start, span.stop, None, False, ids)]
+    before = separator.position == "before"
+    cuts = np.flatnonzero(ids == separator.id) + (0 if before else 1)
+    seen = counts[path, span.start]
+    borders = sorted({0, len(ids), *cuts.tolist()})
+    number = seen - 1 if before else seen
+    parts = []
+    for k, (a, b) in enumerate(pairwise(borders)):
+        begins = a in cuts or (not before and span.start + a == 0)
+        if before:
+            number += begins
+        elif k:
+            number += 1
+        parts.append(DocumentPart(path, span.start + a, span.start + b, number, bool(begins), ids[a:b]))
+    return parts

@@ -1,0 +1,121 @@
+"""`tokenriver trace`: the shards, tokens and documents of a step, equal to what the loader served."""
+
+from __future__ import annotations
+
+import json
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from positions import write_data_set
+
+from tokenriver import TrainLoader, write_shard
+from tokenriver.cli import main
+from tokenriver.loader.trace import Separator, trace_step
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def rows_of(capsys: pytest.CaptureFixture[str], *words: str) -> list[dict[str, Any]]:
+    assert main(["trace", *words, "--json"]) == 0
+    rows: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["rows"]
+    return rows
+
+
+@pytest.mark.parametrize("order", ["shuffled", "sequential"])
+def test_a_traced_step_names_exactly_the_ids_that_were_served(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], order: str
+) -> None:
+    root = write_data_set(tmp_path / "data", [100, 57, 200])
+    served = [
+        list(islice(TrainLoader(root, batch_size=2, seq_len=9, order=order, seed=5, rank=r, world_size=2), 15))
+        for r in range(2)
+    ]
+    options = ["--batch-size", "2", "--seq-len", "9", "--order", order, "--seed", "5", "--world-size", "2"]
+    for step in (0, 3, 14):
+        rows = rows_of(capsys, str(root), "--step", str(step), *options)
+        assert [(row["rank"], row["row"]) for row in rows] == [(0, 0), (0, 1), (1, 0), (1, 1)]
+        for row in rows:
+            ids = [i for part in row["parts"] for i in part["ids"]]
+            batch = served[row["rank"]][step]
+            assert ids[:-1] == batch.inputs[row["row"]].tolist()
+            assert ids[1:] == batch.targets[row["row"]].tolist()
+            for part in row["parts"]:
+                raw = np.fromfile(part["shard"], np.uint16, offset=1024)
+                assert raw[part["start"] : part["stop"]].tolist() == part["ids"]
+    alone = rows_of(capsys, str(root), "--step", "3", "--rank", "1", "--row", "0", *options)
+    assert [(row["rank"], row["row"]) for row in alone] == [(1, 0)]
+
+
+@pytest.mark.parametrize("position", ["before", "after"])
+def test_documents_are_numbered_within_their_shard(tmp_path: Path, position: str) -> None:
+    # 9 is the separator; documents of 3 and 4 tokens, the last of the first shard goes on in the second.
+    first, second = [9, 1, 1, 9, 2, 2, 2, 9, 3], [3, 9, 4, 4, 9, 5, 5, 5]
+    if position == "after":
+        first, second = [1, 1, 9, 2, 2, 2, 9, 3], [3, 9, 4, 4, 9, 5, 5, 5, 9]
+    write_shard(tmp_path / "a_0.bin", first)
+    write_shard(tmp_path / "a_1.bin", second)
+    loader = TrainLoader(str(tmp_path / "a_*.bin"), batch_size=1, seq_len=16, order="sequential")
+    (row,) = trace_step(loader, 0, separator=Separator(9, position))  # type: ignore[arg-type]
+    found = [(part.shard.name, part.start, part.stop, part.document, part.begins) for part in row.parts]
+    if position == "before":
+        assert found == [
+            ("a_0.bin", 0, 3, 0, True),
+            ("a_0.bin", 3, 7, 1, True),
+            ("a_0.bin", 7, 9, 2, True),
+            ("a_1.bin", 0, 1, -1, False),
+            ("a_1.bin", 1, 4, 0, True),
+            ("a_1.bin", 4, 8, 1, True),
+        ]
+    else:
+        assert [part[:4] for part in found] == [
+            ("a_0.bin", 0, 3, 0),
+            ("a_0.bin", 3, 7, 1),
+            ("a_0.bin", 7, 8, 2),
+            ("a_1.bin", 0, 2, 0),
+            ("a_1.bin", 2, 5, 1),
+            ("a_1.bin", 5, 9, 2),
+        ]
+
+
+def test_a_saved_state_gives_the_settings_and_text_is_decoded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = b"It was a dark and stormy night.\x1b[31m The loader went on reading in order." * 3
+    write_shard(tmp_path / "t_train.bin", np.frombuffer(text, np.uint8), vocab_size=256)
+    loader = TrainLoader(tmp_path, batch_size=1, seq_len=40, order="sequential")
+    (tmp_path / "state.json").write_text(json.dumps(loader.state_dict()))
+    words = [str(tmp_path), "--step", "1", "--state", str(tmp_path / "state.json"), "--tokenizer", "byte"]
+    assert main(["trace", *words]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert out[0] == "epoch 0, step 1 of 5: 1 rows, sequential"
+    assert out[1] == "rank 0 row 0: sequence 1, tokens 40:81 of train"
+    assert out[2] == "  t_train.bin 40:81"
+    assert out[3][4:] == text[40:81].decode().replace("\x1b", "\\x1b")
+    assert main(["trace", *words[:2], "0", *words[3:]]) == 0
+    assert "\x1b" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        (["--step", "0"], 2, "give --batch-size and --seq-len"),
+        (["--step", "0", "--batch-size", "1", "--seq-len", "5", "--rank", "1"], 2, "ranks count from 0"),
+        (["--step", "0", "--batch-size", "1", "--seq-len", "5", "--row", "1"], 2, "no row 1"),
+        (["--step", "0", "--batch-size", "99", "--seq-len", "99"], 2, "too little data"),
+        (["--step", "0", "--state", "STATE"], 1, "not the state of a loader"),
+        (["--batch-size", "1", "--seq-len", "5"], 2, "--step"),
+    ],
+)
+def test_mistakes_are_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], words: list[str], code: int, message: str
+) -> None:
+    root = write_data_set(tmp_path / "data", [100])
+    (tmp_path / "STATE").write_text("{}")
+    words = [str(tmp_path / "STATE") if word == "STATE" else word for word in words]
+    assert main(["trace", str(root), *words]) == code
+    error = capsys.readouterr().err
+    assert message in error
+    assert error.count("\n") == 1

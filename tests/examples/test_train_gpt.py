@@ -1,0 +1,69 @@
+"""The examples run; training that was stopped twice has the losses of training that was not."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from positions import write_data_set
+
+from tokenriver import write_shard
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def run(*words: str, cwd: Path) -> str:
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(sys.path), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, cwd=cwd, env=environment)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+@pytest.fixture
+def text_set(tmp_path: Path) -> Path:
+    """Byte tokens of this repository's own prose, in the tokens layout."""
+    root = write_data_set(tmp_path / "data", [6000, 3000], val=[1500])
+    text = np.frombuffer((EXAMPLES / "train_gpt.py").read_bytes() * 2, np.uint8)
+    manifest = json.loads((root / "_MANIFEST.json").read_text())
+    at = 0
+    for file in manifest["files"]:
+        facts = write_shard(root / file["name"], text[at : at + file["n_tokens"]], vocab_size=256)
+        file["sha256"], at = facts.sha256, at + file["n_tokens"]
+    (root / "_MANIFEST.json").write_text(json.dumps(manifest | {"vocab_size": 256}))
+    return root
+
+
+def test_training_stopped_twice_has_the_same_losses(text_set: Path, tmp_path: Path) -> None:
+    words = [str(EXAMPLES / "train_gpt.py"), "--data", str(text_set), "--tokenizer", "byte", "--device", "cpu"]
+    words += ["--batch-size", "4", "--seq-len", "32", "--n-layer", "1", "--n-head", "2", "--n-embd", "16"]
+    words += ["--eval-every", "1000"]
+
+    def losses(out: str, kind: str) -> list[str]:
+        return re.findall(rf"^(step \d+: {kind} .*)$", out, re.MULTILINE)
+
+    whole = run(*words, "--steps", "30", "--checkpoint", "whole.pt", cwd=tmp_path)
+    pieces = run(*words, "--steps", "11", cwd=tmp_path)
+    for steps in ("23", "30"):
+        pieces += run(*words, "--steps", steps, "--resume", cwd=tmp_path)
+    assert len(losses(whole, "train")) == 30
+    assert losses(pieces, "train") == losses(whole, "train")
+    assert losses(pieces, "val")[-1] == losses(whole, "val")[-1]
+    first, last = (
+        re.search(r"train ([\d.]+) nats per token, ([\d.]+) bits", line)
+        for line in (losses(whole, "train")[0], losses(whole, "train")[-1])
+    )
+    assert first is not None
+    assert last is not None
+    assert float(last[1]) < float(first[1]) < 6
+    assert float(first[2]) == pytest.approx(float(first[1]) / np.log(2), abs=1e-3)
+
+
+def test_the_drop_in_loaders_run_from_one_pattern(text_set: Path, tmp_path: Path) -> None:
+    out = run(str(EXAMPLES / "drop_in.py"), str(text_set / "train-*.bin"), cwd=tmp_path)
+    assert [line.split(":")[0] for line in out.splitlines()] == ["llm.c", "llm.c", "golf", "golf"]
