@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from tokenriver.bpb.documents import DocumentCheck, check_documents
 from tokenriver.bpb.golf import byte_tables
 from tokenriver.bpb.source import ByteCounts, TokenSet, count_bytes, open_token_set
-from tokenriver.bpb.tables import TextTable
+from tokenriver.bpb.tables import TextTable, unknown_ids
 from tokenriver.errors import UsageError
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def audit(
         )
     text, golf = TextTable.of(tokenizer, separator_id=token_set.separator_id), byte_tables(tokenizer)
     check = check_documents(token_set, docs, tokenizer) if docs else None
-    unknown = frozenset(i for i, name in tokenizer.special_ids.items() if name in ("<unk>", "[UNK]"))
+    unknown = unknown_ids(tokenizer)
     previous: int | None = None
     for split in ("val", "train"):
         if not token_set.splits[split]:

@@ -72,7 +72,7 @@ def _tables_of_bytes(tokenizer: Tokenizer, vocab_size: int) -> GolfTable:
     size = max(len(table.n_bytes), vocab_size)
     base, boundary = np.zeros(size, np.int16), np.ones(size, np.bool_)
     base[: len(table.n_bytes)] = table.n_bytes
-    boundary[: len(table.n_bytes)] = ~table.is_text
+    boundary[: len(table.n_bytes)] = table.n_bytes == 0
     return GolfTable(base, np.zeros(size, np.bool_), boundary)
 
 
