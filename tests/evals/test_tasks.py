@@ -152,10 +152,12 @@ def test_mmlu_for_the_harness_names_the_choices_and_shows_examples_in_file_order
     located, _ = read_task("mmlu", mmlu(tmp_path / "data"), rendering="harness", shots=2)
     question = [one.question for one in located if one.question][2]
     assert words(question) == (
-        ("The following are multiple choice questions (with answers) about world facts.\n\n"
-        "First?\nA. 1\nB. 2\nC. 3\nD. 4\nAnswer: B\n\n"
-        "Second?\nA. 5\nB. 6\nC. 7\nD. 8\nAnswer: C\n\n"
-        "Why?\nA. a\nB. b\nC. c\nD. d\nAnswer:"),
+        (
+            "The following are multiple choice questions (with answers) about world facts.\n\n"
+            "First?\nA. 1\nB. 2\nC. 3\nD. 4\nAnswer: B\n\n"
+            "Second?\nA. 5\nB. 6\nC. 7\nD. 8\nAnswer: C\n\n"
+            "Why?\nA. a\nB. b\nC. c\nD. d\nAnswer:"
+        ),
         [" A", " B", " C", " D"],
         3,
     )

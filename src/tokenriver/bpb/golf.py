@@ -44,7 +44,8 @@ def byte_tables(tokenizer: Tokenizer | Any, *, vocab_size: int = 0) -> GolfTable
     """The tables of a SentencePiece model, given as a loaded tokenizer or as a SentencePieceProcessor.
 
     `vocab_size` may be larger than the model's (a padded embedding): the ids beyond are boundaries of no bytes. For a
-    tokenizer of another kind the raw bytes of its ids are taken as they are; its control ids are boundaries.
+    tokenizer of another kind the raw bytes of its ids are taken (less a first space where the tokenizer puts one before
+    each text), and its ids without bytes are boundaries.
     """
     processor: Any = getattr(getattr(tokenizer, "reference", tokenizer), "processor", tokenizer)
     if not hasattr(processor, "id_to_piece"):
@@ -71,9 +72,11 @@ def _tables_of_bytes(tokenizer: Tokenizer, vocab_size: int) -> GolfTable:
     table = TextTable.of(tokenizer)
     size = max(len(table.n_bytes), vocab_size)
     base, boundary = np.zeros(size, np.int16), np.ones(size, np.bool_)
-    base[: len(table.n_bytes)] = table.n_bytes
+    space = np.zeros(size, np.bool_)
+    space[: len(table.n_bytes)] = table.has_prefix
+    base[: len(table.n_bytes)] = table.n_bytes - table.has_prefix
     boundary[: len(table.n_bytes)] = table.n_bytes == 0
-    return GolfTable(base, np.zeros(size, np.bool_), boundary)
+    return GolfTable(base, space, boundary)
 
 
 def build_sentencepiece_luts(sp: Any, vocab_size: int, device: Any) -> tuple[Any, Any, Any]:
