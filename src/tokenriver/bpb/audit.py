@@ -116,13 +116,10 @@ def audit(
     text, golf = TextTable.of(tokenizer, separator_id=token_set.separator_id), byte_tables(tokenizer)
     check = check_documents(token_set, docs, tokenizer) if docs else None
     unknown = unknown_ids(tokenizer)
-    previous: int | None = None
     for split in ("val", "train"):
         if not token_set.splits[split]:
             continue
-        counts = count_bytes(token_set, split, text, golf, unknown=unknown, previous=previous)
-        if token_set.joined:
-            previous = _last_id(token_set, split)
+        counts = count_bytes(token_set, split, text, golf, unknown=unknown, previous=token_set.before(split))
         record = token_set.record.splits.get(split) if token_set.record else None
         is_known = check is not None and check.difference is None
         result.splits[split] = SplitAudit(
@@ -136,13 +133,6 @@ def audit(
     if claim is not None:
         _judge_claim(result, token_set, text, golf, claim, claim_split)
     return result
-
-
-def _last_id(token_set: TokenSet, split: str) -> int | None:
-    last = None
-    for chunk in token_set.chunks(split):
-        last = int(chunk[-1])
-    return last
 
 
 def _judge_documents(result: Audit, check: DocumentCheck) -> None:

@@ -90,6 +90,8 @@ class BitsPerByte:
     def _add_tensors(self, nats: Any, targets: Any, previous: Any) -> None:
         import torch
 
+        if nats.device.type == "mps":  # it has no float64
+            nats = nats.cpu()
         key = str(nats.device)
         if key not in self._tensors:
             golf, text = self._golf, self._text

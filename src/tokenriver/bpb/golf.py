@@ -106,7 +106,8 @@ def eval_bpb(
 ) -> tuple[float, int, int]:
     """Parameter Golf's validation over one rank's part: (sum of nats, targets, bytes), which add up over ranks.
 
-    `model(x, y)` gives the mean loss of a batch [sequences, seq_len]; NumPy int64, or torch with `device`.
+    `model(x, y)` gives the mean loss of a batch [sequences, seq_len]; NumPy int64, or torch with `device` (then without
+    gradients and under bfloat16 autocast, as the original runs it).
     val_loss = nats / targets, val_bpb = val_loss / ln 2 · targets / bytes: see `bpb_of`. UsageError where a batch
     holds no whole sequence for a rank, or there is not one sequence.
     """
