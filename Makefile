@@ -19,6 +19,7 @@ check: $(VENV)/.dev
 
 bench: $(VENV)/.dev
 	@$(BIN)/python benchmarks/run.py
+	@$(BIN)/python benchmarks/evals.py
 
 soak: $(VENV)/.dev
 	@$(BIN)/python benchmarks/soak.py

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
+from shared_folder import SHARED
 
-SHARED = Path(__file__).resolve().parents[2] / "shared"
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.fixture(scope="session")

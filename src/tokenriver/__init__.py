@@ -19,8 +19,8 @@ if TYPE_CHECKING:
         IntegrityError,
         MissingDependencyError,
         ResumeError,
-        TokenRiverError,
         TokenizerError,
+        TokenRiverError,
         UsageError,
     )
     from tokenriver.evals.evaluate import evaluate

@@ -11,13 +11,24 @@ import typer.main
 from tokenriver.cli import app
 
 PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
-COMMANDS = ["build", "corpus", "inspect", "trace", "train-tokenizer", "verify"]
+COMMANDS = [
+    "bpb-audit",
+    "build",
+    "corpus",
+    "eval",
+    "inspect",
+    "tokenizer-file",
+    "trace",
+    "train-tokenizer",
+    "verify",
+]
 
 
 def options_of(name: str) -> set[str]:
-    """The long options of a command as the parser knows them."""
+    """The long options of a command, or of all commands of a group, as the parser knows them."""
     command = typer.main.get_command(app).commands[name]  # type: ignore[attr-defined]
-    return {word for p in command.params for word in p.opts if word.startswith("--")} - {"--help"}
+    commands = [command, *getattr(command, "commands", {}).values()]
+    return {word for c in commands for p in c.params for word in p.opts if word.startswith("--")} - {"--help"}
 
 
 def section(title: str) -> str:

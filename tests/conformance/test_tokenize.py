@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
-from conftest import SHARED
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from shared_folder import SHARED
 
 from tokenriver import load_tokenizer
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from tokenriver.bpb.documents import DocumentCheck, check_documents
 from tokenriver.bpb.golf import byte_tables
 from tokenriver.bpb.source import ByteCounts, TokenSet, count_bytes, open_token_set
-from tokenriver.bpb.tables import TextTable
+from tokenriver.bpb.tables import TextTable, unknown_ids
 from tokenriver.errors import UsageError
 
 if TYPE_CHECKING:
@@ -115,14 +115,11 @@ def audit(
         )
     text, golf = TextTable.of(tokenizer, separator_id=token_set.separator_id), byte_tables(tokenizer)
     check = check_documents(token_set, docs, tokenizer) if docs else None
-    unknown = frozenset(i for i, name in tokenizer.special_ids.items() if name in ("<unk>", "[UNK]"))
-    previous: int | None = None
+    unknown = unknown_ids(tokenizer)
     for split in ("val", "train"):
         if not token_set.splits[split]:
             continue
-        counts = count_bytes(token_set, split, text, golf, unknown=unknown, previous=previous)
-        if token_set.joined:
-            previous = _last_id(token_set, split)
+        counts = count_bytes(token_set, split, text, golf, unknown=unknown, previous=token_set.before(split))
         record = token_set.record.splits.get(split) if token_set.record else None
         is_known = check is not None and check.difference is None
         result.splits[split] = SplitAudit(
@@ -136,13 +133,6 @@ def audit(
     if claim is not None:
         _judge_claim(result, token_set, text, golf, claim, claim_split)
     return result
-
-
-def _last_id(token_set: TokenSet, split: str) -> int | None:
-    last = None
-    for chunk in token_set.chunks(split):
-        last = int(chunk[-1])
-    return last
 
 
 def _judge_documents(result: Audit, check: DocumentCheck) -> None:

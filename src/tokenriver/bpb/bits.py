@@ -1,6 +1,6 @@
 """Bits per byte, defined once, twice: `text` and `golf` (docs/bpb.md).
 
-text   nats of text targets / ln 2 / bytes of text; a separator, control or unknown id is in neither sum
+text   nats of text targets / ln 2 / bytes of text; a separator or control id is in neither sum
 golf   mean nats of all targets / ln 2 · targets / bytes by Parameter Golf's tables (formats.md §4)
 """
 
@@ -90,6 +90,8 @@ class BitsPerByte:
     def _add_tensors(self, nats: Any, targets: Any, previous: Any) -> None:
         import torch
 
+        if nats.device.type == "mps":  # it has no float64
+            nats = nats.cpu()
         key = str(nats.device)
         if key not in self._tensors:
             golf, text = self._golf, self._text

@@ -69,6 +69,8 @@ class _Stream:
             following = next(self._chunks, None)
             if following is None:
                 return False
+            if following[0] != self._split:
+                self.at = 0
             self._split, self._rest = following
         return True
 
@@ -156,7 +158,7 @@ def _same(check: DocumentCheck, stream: _Stream, expected: NDArray[np.int64], nu
     n = min(len(found), len(expected))
     i = int(np.argmax(found[:n] != expected[:n]))
     check.difference = (
-        f"document {number} (from 0), id {i} of it, token {at + i:,}: the shards hold {int(found[i])}, "
+        f"document {number} (from 0), id {i} of it, token {at + i:,} of {split}: the shards hold {int(found[i])}, "
         f"the tokenizer gives {int(expected[i])}"
     )
     return False

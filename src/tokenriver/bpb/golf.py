@@ -44,7 +44,8 @@ def byte_tables(tokenizer: Tokenizer | Any, *, vocab_size: int = 0) -> GolfTable
     """The tables of a SentencePiece model, given as a loaded tokenizer or as a SentencePieceProcessor.
 
     `vocab_size` may be larger than the model's (a padded embedding): the ids beyond are boundaries of no bytes. For a
-    tokenizer of another kind the raw bytes of its ids are taken as they are; its control ids are boundaries.
+    tokenizer of another kind the raw bytes of its ids are taken (less a first space where the tokenizer puts one before
+    each text), and its ids without bytes are boundaries.
     """
     processor: Any = getattr(getattr(tokenizer, "reference", tokenizer), "processor", tokenizer)
     if not hasattr(processor, "id_to_piece"):
@@ -71,9 +72,11 @@ def _tables_of_bytes(tokenizer: Tokenizer, vocab_size: int) -> GolfTable:
     table = TextTable.of(tokenizer)
     size = max(len(table.n_bytes), vocab_size)
     base, boundary = np.zeros(size, np.int16), np.ones(size, np.bool_)
-    base[: len(table.n_bytes)] = table.n_bytes
-    boundary[: len(table.n_bytes)] = ~table.is_text
-    return GolfTable(base, np.zeros(size, np.bool_), boundary)
+    space = np.zeros(size, np.bool_)
+    space[: len(table.n_bytes)] = table.has_prefix
+    base[: len(table.n_bytes)] = table.n_bytes - table.has_prefix
+    boundary[: len(table.n_bytes)] = table.n_bytes == 0
+    return GolfTable(base, space, boundary)
 
 
 def build_sentencepiece_luts(sp: Any, vocab_size: int, device: Any) -> tuple[Any, Any, Any]:
@@ -103,7 +106,8 @@ def eval_bpb(
 ) -> tuple[float, int, int]:
     """Parameter Golf's validation over one rank's part: (sum of nats, targets, bytes), which add up over ranks.
 
-    `model(x, y)` gives the mean loss of a batch [sequences, seq_len]; NumPy int64, or torch with `device`.
+    `model(x, y)` gives the mean loss of a batch [sequences, seq_len]; NumPy int64, or torch with `device` (then without
+    gradients and under bfloat16 autocast, as the original runs it).
     val_loss = nats / targets, val_bpb = val_loss / ln 2 · targets / bytes: see `bpb_of`. UsageError where a batch
     holds no whole sequence for a rank, or there is not one sequence.
     """

@@ -64,6 +64,13 @@ class TokenSet:
             for start in range(0, len(ids), _STEP):
                 yield ids[start : start + _STEP].astype(np.int64)
 
+    def before(self, split: str) -> int | None:
+        """The id before a split's first one: the last of val where train goes on in it, else None."""
+        if not self.joined or split != "train" or not self.splits["val"]:
+            return None
+        last = open_shard(self.splits["val"][-1], check=False).ids[-1:].tolist()
+        return last[0] if last else None
+
     def n_tokens(self, split: str) -> int:
         """Ids of a split, from the headers."""
         return sum(read_header(path).n_tokens for path in self.splits[split])
@@ -178,5 +185,5 @@ def split_bytes(dataset: str | os.PathLike[str], tokenizer: Tokenizer, split: st
     if token_set.record is None or split not in token_set.record.splits:
         raise UsageError(f"{dataset}: no build record says how many bytes of text {split} has")
     table = TextTable.of(tokenizer, separator_id=token_set.separator_id)
-    counts = count_bytes(token_set, split, table, byte_tables(tokenizer))
+    counts = count_bytes(token_set, split, table, byte_tables(tokenizer), previous=token_set.before(split))
     return SplitBytes(token_set.record.splits[split].text_bytes, counts.text_bytes)

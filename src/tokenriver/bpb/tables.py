@@ -17,8 +17,11 @@ if TYPE_CHECKING:
 
     from tokenriver.tokenizers.base import Tokenizer
 
-__all__ = ["TextTable", "as_ids", "text_bytes", "token_bytes"]
+__all__ = ["TextTable", "as_ids", "text_bytes", "token_bytes", "unknown_ids"]
 
+
+UNKNOWN_NAMES = ("<unk>", "[UNK]", "<|unk|>")
+"""What vocabularies that do not mark it otherwise call the unknown id."""
 
 _MOST_TABLES = 8
 _TABLES: dict[tuple[str, int, int | None, int | None], TextTable] = {}
@@ -29,7 +32,8 @@ _TABLES: dict[tuple[str, int, int | None, int | None], TextTable] = {}
 class TextTable:
     """What the bytes of a text follow from, by id: int64 and bool, each [vocab_size].
 
-    `n_bytes`: bytes of the id. `is_text` is false for separators, control and unknown ids, which stand for none.
+    `n_bytes`: bytes of the id. `is_text` is false for separators and control ids, which stand for no text; an unknown
+    id is text, of bytes that nobody can tell from it (0 here).
     `has_prefix`: the piece begins with a space that is not the text's where it begins a document (the tokenizer puts
     one before each text); all false for tokenizers that put none.
     """
@@ -56,15 +60,22 @@ class TextTable:
         for i in (*tokenizer.special_ids, tokenizer.separator_id, tokenizer.bos_id, separator_id):
             if i is not None:
                 n_bytes[i], is_text[i] = 0, False
+        is_text[list(unknown_ids(tokenizer))] = True
         has_prefix = np.zeros(len(pieces), np.bool_)
         if tokenizer.prefix_space:
-            has_prefix = np.array([piece.startswith(b" ") for piece in pieces], np.bool_) & is_text
+            has_prefix = np.array([piece.startswith(b" ") for piece in pieces], np.bool_) & (n_bytes > 0)
         return cls(n_bytes, is_text, has_prefix)
 
     def target_bytes(self, targets: NDArray[np.int64], previous: NDArray[np.int64]) -> NDArray[np.int64]:
         """Bytes of each target, given the id before it: one less for the tokenizer's own space at a text's start."""
         begins = ~self.is_text[previous] & self.has_prefix[targets]
         return self.n_bytes[targets] - begins
+
+
+def unknown_ids(tokenizer: Tokenizer) -> frozenset[int]:
+    """Ids that stand for text which the vocabulary cannot spell."""
+    by_model = getattr(getattr(tokenizer, "vocabulary", None), "unknown", {})
+    return frozenset([*by_model, *(i for i, name in tokenizer.special_ids.items() if name in UNKNOWN_NAMES)])
 
 
 def token_bytes(tokenizer: Tokenizer) -> NDArray[np.int64]:

@@ -69,8 +69,9 @@ def encode_questions(
         apart = [(befores[row.before], scoreds[at + i]) for i, row in enumerate(rows[at : at + n])]
         cuts = apart
         if wholes is not None:
-            cuts = [_cut(wholes[at + i], *pair) for i, pair in enumerate(apart)]
-            missing = sum(cut is pair for cut, pair in zip(cuts, apart, strict=True))
+            joint = [_cut(wholes[at + i], before) for i, (before, _) in enumerate(apart)]
+            missing = sum(cut is None for cut in joint)
+            cuts = [cut or pair for cut, pair in zip(joint, apart, strict=True)]
             if shared_context and any(len(c) != len(cuts[0][0]) for c, _ in cuts):
                 cuts, missing = apart, n
             result.notes["boundary_apart"] += missing
@@ -98,12 +99,10 @@ def _encode_unique(texts: list[str], tokenizer: Tokenizer) -> dict[str, NDArray[
 _Cut = tuple["NDArray[np.uint32]", "NDArray[np.uint32]"]
 
 
-def _cut(whole: NDArray[np.uint32], before: NDArray[np.uint32], scored: NDArray[np.uint32]) -> _Cut:
-    """The whole's ids cut where they leave the context's own; the two apart where one side would be empty."""
+def _cut(whole: NDArray[np.uint32], before: NDArray[np.uint32]) -> _Cut | None:
+    """The whole's ids cut where they leave the context's own; None where one side would be empty."""
     n = common_prefix(whole, before)
-    if n == len(whole) or n == 0:
-        return before, scored
-    return whole[:n], whole[n:]
+    return (whole[:n], whole[n:]) if 0 < n < len(whole) else None
 
 
 def common_prefix(a: NDArray[np.uint32], b: NDArray[np.uint32]) -> int:

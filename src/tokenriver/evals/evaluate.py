@@ -135,7 +135,7 @@ def masked_losses(logits: Any, batch: EvalBatch) -> NDArray[np.float64]:
         places = torch.from_numpy(np.flatnonzero(batch.mask)).to(logits.device)
         chosen = logits.reshape(-1, shape[-1])[places].float()
         aimed = chosen.gather(1, torch.from_numpy(targets).to(logits.device)[:, None])[:, 0]
-        values: NDArray[np.float64] = (chosen.logsumexp(dim=1) - aimed).double().cpu().numpy()
+        values: NDArray[np.float64] = (chosen.logsumexp(dim=1) - aimed).cpu().double().numpy()
         return values
     rows = np.asarray(logits)[batch.mask].astype(np.float64)
     highest = rows.max(axis=1, keepdims=True) if len(rows) else rows[:, :1]

@@ -96,7 +96,7 @@ def score(losses: Any, batch: EvalBatch) -> Scores:
     UsageError for another size, or for a NaN in the mask, naming the example.
     """
     if hasattr(losses, "detach"):
-        losses = losses.detach().double().cpu().numpy()
+        losses = losses.detach().cpu().double().numpy()
     given = np.asarray(losses, np.float64)
     if given.size != batch.mask.size:
         raise UsageError(f"losses of shape {given.shape}; expected one a place: {batch.mask.shape}")
