@@ -12,6 +12,7 @@ import pytest
 
 from tokenriver import BitsPerByte, build, load_tokenizer, open_shard, text_bytes
 from tokenriver.batches import TextBatch
+from tokenriver.bpb.audit import Claim, audit
 from tokenriver.bpb.golf import bpb_of, byte_tables, eval_bpb
 from tokenriver.errors import UsageError
 
@@ -165,3 +166,42 @@ def test_qwen_s_bytes_are_those_of_the_text_it_composes(shared: Path) -> None:
     tokenizer = load_tokenizer(shared / "data/hf/qwen3.tokenizer.json.gz")
     for text in texts(shared / "data/docs/multilingual_udhr.jsonl.gz")[-5:]:
         assert text_bytes(tokenizer, tokenizer.encode(text)) == len(unicodedata.normalize("NFC", text).encode())
+
+
+@pytest.mark.parametrize("layout", ["golf", "llmc", "tokens"])
+@pytest.mark.parametrize("name", ["sp1024", "mistral"])
+def test_the_audit_proves_a_data_set_and_shows_what_normalising_changed(
+    layout: str, name: str, models: dict[str, Tokenizer], shared: Path, tmp_path: Path
+) -> None:
+    tokenizer = models[name]
+    docs = [shared / "data/docs/code_sample.jsonl", shared / "data/docs/edge_basic.jsonl"]
+    split = {"golf": "first-docs:13", "llmc": None, "tokens": "hash:0.4"}[layout]
+    build(docs, tokenizer=tokenizer, out=tmp_path, dataset="d", layout=layout, split=split, shard_tokens=1000)  # type: ignore[arg-type]
+    folder = next(tmp_path.rglob("*.bin")).parent
+    result = audit(folder, tokenizer=tokenizer, docs=docs)
+    assert result.ok, result.problems
+    by_ids = sum(one.counts.text_bytes for one in result.splits.values())
+    recorded = sum(one.recorded_bytes or 0 for one in result.splits.values())
+    assert recorded == sum(len(text.encode()) for path in docs for text in texts(path))
+    if name == "mistral":
+        assert by_ids == recorded
+    else:
+        assert by_ids == 5484 + 526  # counted_bytes of both files in the vectors
+        assert layout == "llmc" or any("the tokenizer changes the text" in line for line in result.proofs)
+
+
+def test_a_bpb_that_counts_three_bytes_for_a_part_of_a_character_is_disproved(
+    models: dict[str, Tokenizer], shared: Path, tmp_path: Path
+) -> None:
+    """The usual mistake: the bytes of each id taken from its decoded text, in which a lone byte is U+FFFD."""
+    docs, tokenizer = shared / "data/docs/multilingual_udhr.jsonl.gz", models["sp1024"]
+    build([docs], tokenizer=tokenizer, out=tmp_path, layout="golf", split="first-docs:4", shard_tokens=10**8)
+    (shard,) = tmp_path.glob("*val*.bin")
+    ids = open_shard(shard).ids.astype(np.int64)
+    wrong = sum(len(piece.decode(errors="replace").encode()) for piece in map(tokenizer.decode_bytes, ids[1:, None]))
+    table = byte_tables(tokenizer)
+    right = int(table.target_bytes(ids[1:], ids[:-1]).sum())
+    assert wrong > 2 * right
+    claims = [Claim(2.0, bpb_of(2.0 * (len(ids) - 1), len(ids) - 1, n)[1]) for n in (right, wrong)]
+    assert audit(tmp_path, tokenizer=tokenizer, claim=claims[0]).ok
+    assert not audit(tmp_path, tokenizer=tokenizer, claim=claims[1]).ok

@@ -46,7 +46,7 @@ class SplitBytes:
 class TokenSet:
     """The shards of one data set by split, in order, and the separator between its documents.
 
-    `joined`: train goes on where val ends (llm.c's layout: one stream, cut into files).
+    `joined`: train goes on where val ends, in the middle of a document (llm.c's layout: one stream, cut into files).
     """
 
     directory: Path
@@ -101,7 +101,8 @@ def open_token_set(path: str | os.PathLike[str], tokenizer: Tokenizer) -> TokenS
         raise IntegrityError(f"{found.findings[0].path}: {found.findings[0].problem}")
     if len(found.data_sets) == 1:
         one = found.data_sets[0]
-        joined = one.layout == "llmc"
+        rule = str(one.record.options.get("split", "")) if one.record else ""
+        joined = rule.startswith(("first-shard", "first-tokens"))
         splits = {split: [one.directory / f.name for f in one.files if f.split == split] for split in ("val", "train")}
         sha256 = one.manifest.tokenizer_sha256 if one.manifest else one.record.tokenizer.sha256 if one.record else None
         return TokenSet(one.directory, splits, one.separator_id, one.separator_position, joined, one.record, sha256)
