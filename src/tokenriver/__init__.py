@@ -30,9 +30,11 @@ if TYPE_CHECKING:
     from tokenriver.evals.scoring import Scores, score
     from tokenriver.loader.train import Batch, TrainLoader
     from tokenriver.shards.reader import Shard, open_shard
+    from tokenriver.shards.verify import Finding, VerifyReport, verify
     from tokenriver.shards.writer import write_shard
     from tokenriver.tokenizers.base import Tokenizer
     from tokenriver.tokenizers.load import load_tokenizer
+    from tokenriver.tokenizers.train import train_tokenizer
 
 __version__ = "0.1.0"
 
@@ -43,6 +45,7 @@ _HOMES = {
     "CorpusError": "errors",
     "CorpusSummary": "corpus.shards",
     "EvalLoader": "evals.loader",
+    "Finding": "shards.verify",
     "FormatError": "errors",
     "IntegrityError": "errors",
     "MissingDependencyError": "errors",
@@ -54,6 +57,7 @@ _HOMES = {
     "TokenizerError": "errors",
     "TrainLoader": "loader.train",
     "UsageError": "errors",
+    "VerifyReport": "shards.verify",
     "build": "building.build",
     "evaluate": "evals.evaluate",
     "load_tokenizer": "tokenizers.load",
@@ -63,6 +67,8 @@ _HOMES = {
     "score": "evals.scoring",
     "text_bytes": "bpb.tables",
     "token_bytes": "bpb.tables",
+    "train_tokenizer": "tokenizers.train",
+    "verify": "shards.verify",
     "write_corpus": "corpus.shards",
     "write_shard": "shards.writer",
 }
@@ -75,6 +81,7 @@ __all__ = [
     "CorpusError",
     "CorpusSummary",
     "EvalLoader",
+    "Finding",
     "FormatError",
     "IntegrityError",
     "MissingDependencyError",
@@ -86,6 +93,7 @@ __all__ = [
     "TokenizerError",
     "TrainLoader",
     "UsageError",
+    "VerifyReport",
     "build",
     "evaluate",
     "load_tokenizer",
@@ -95,6 +103,8 @@ __all__ = [
     "score",
     "text_bytes",
     "token_bytes",
+    "train_tokenizer",
+    "verify",
     "write_corpus",
     "write_shard",
 ]
