@@ -150,16 +150,18 @@ def finish(inputs: list[str], out: Path, words: dict[str, Any]) -> None:
 
 
 def finished(out: Path) -> bool:
-    """Whether the record that comes last is there."""
+    """Whether the record that comes last is there, and the journal gone."""
+    if any(out.rglob("*_JOURNAL")):
+        return False
     return any(out.rglob("_MANIFEST.json")) or any(p.name != "_BUILD.json" for p in out.rglob("*_BUILD.json"))
 
 
 def hashes(out: Path) -> dict[str, str]:
-    """SHA-256 by relative name of all files but the build record, which names absolute paths."""
+    """SHA-256 by relative name of all files but the build record, which names absolute paths, and the lock."""
     return {
         str(p.relative_to(out)): hashlib.sha256(p.read_bytes()).hexdigest()
         for p in sorted(out.rglob("*"))
-        if p.is_file() and not p.name.endswith("_BUILD.json")
+        if p.is_file() and not p.name.endswith(("_BUILD.json", "_LOCK", "_JOURNAL"))
     }
 
 

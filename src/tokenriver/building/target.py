@@ -75,14 +75,19 @@ class Target:
         return sorted(found)
 
     def refuse_finished(self) -> None:
-        """IntegrityError when a finished data set, or shards that no journal speaks of, are there already."""
+        """IntegrityError when a finished data set, or shards that no journal speaks of, are there already.
+
+        A finished one with its journal is a build that was killed at its very end: it may go on, and end.
+        """
+        if self.journal.exists():
+            return
         if self.final_record.exists():
             raise IntegrityError(
                 f"{self.directory}: holds a finished data set already ({self.final_record.name}); --overwrite replaces "
                 "it, another --out, --dataset or --tokenizer-id stands beside it"
             )
         whole = [p for p in self.shards() if p.suffix != PART_SUFFIX]
-        if whole and not self.journal.exists():
+        if whole:
             raise IntegrityError(
                 f"{self.directory}: holds {len(whole)} shards ({whole[0].name} first) but no journal and no record, so "
                 "nothing tells what they are; --overwrite replaces them"
