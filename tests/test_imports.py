@@ -90,7 +90,13 @@ def test_importing_the_package_imports_nothing_else() -> None:
 
 
 @pytest.mark.parametrize(
-    "code", ["import tokenriver.shards.reader", "from tokenriver import open_shard, write_shard, Shard"]
+    "code",
+    [
+        "import tokenriver.shards.reader",
+        "from tokenriver import open_shard, write_shard, Shard",
+        "from tokenriver import TrainLoader, Batch",
+        "import tokenriver.llmc, tokenriver.golf",
+    ],
 )
 def test_shards_are_read_and_written_with_numpy_alone(code: str) -> None:
     assert loaded_by(code) == {"tokenriver", "numpy"}
