@@ -113,6 +113,16 @@ def test_validation_tokens_are_all_files_cut_to_whole_rows(patterns: dict[str, s
         golf.load_validation_tokens("nowhere_*.bin", 8, device=None)
 
 
+def test_validation_ids_are_the_recorded_ones(shared: Path, patterns: dict[str, str]) -> None:
+    checked = 0
+    for case in read_vectors(shared, "golf_bpb.json")["validation"]:
+        if case["source"] in patterns and "usable_sha256_i32le" in case:
+            ids = golf.load_validation_tokens(patterns[case["source"]], case["seq_len"], device=None)
+            assert (len(ids), sha(ids)) == (case["usable_ids"], case["usable_sha256_i32le"])
+            checked += 1
+    assert checked >= 5
+
+
 def test_the_reader_refuses_what_the_original_refuses(shared: Path, tmp_path: Path) -> None:
     for case in read_vectors(shared, "shard_refusals.json")["cases"]:
         path = tmp_path / f"{case['name']}.bin"

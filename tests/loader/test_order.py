@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import itertools
 import math
+import re
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -43,6 +45,50 @@ def whole(n: int, *, seed: int = 0, epoch: int = 0) -> np.ndarray:
 def test_the_order_never_changes(key: tuple[int, int, int], digest: str) -> None:
     n, seed, epoch = key
     assert hashlib.sha256(whole(n, seed=seed, epoch=epoch).astype("<i8").tobytes()).hexdigest() == digest
+
+
+def specified(p: int, n: int, seed: int, epoch: int) -> int:
+    """The rule of docs/loader.md, one position at a time, in Python's own integers."""
+    message = b"tokenriver order 1\0" + seed.to_bytes(8, "little") + epoch.to_bytes(8, "little")
+    digest = hashlib.sha512(message).digest()
+    keys = [int.from_bytes(digest[4 * k : 4 * k + 4], "little") | (k & 1) for k in range(16)]
+    word = (1 << 32) - 1
+
+    def mixed(x: int, k: int, m: int) -> int:
+        x = (x + k) * m & word
+        return (x ^ (x >> 16)) * 0x2C1B3C6D & word
+
+    def net(value: int) -> int:
+        left, right = value >> w, value & ((1 << w) - 1)
+        for r in range(4):
+            left = (left + (mixed(right, *keys[4 * r : 4 * r + 2]) * a >> 32)) % a
+            right ^= mixed(left, *keys[4 * r + 2 : 4 * r + 4]) >> (32 - w)
+        return left << w | right
+
+    if n <= 1024:
+        w, a = 16, 1 << 16
+        return sorted(range(n), key=net)[p]
+    w = ((n - 1).bit_length() + 1) // 2
+    a = -(-n // (1 << w))
+    value = net(p)
+    while value >= n:
+        value = net(value)
+    return value
+
+
+@pytest.mark.parametrize("n", [1, 7, 1024, 1025, 99_999, 2**20, 2**20 + 1, 10**12 + 7])
+def test_the_page_s_rule_gives_the_same_order(n: int) -> None:
+    positions = np.unique(np.linspace(0, n - 1, 40).astype(np.int64))
+    expected = [specified(int(p), n, 3, 8) for p in positions]
+    assert permute(positions, n=n, seed=3, epoch=8).tolist() == expected
+
+
+def test_the_page_lists_the_golden_digests() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "loader.md").read_text(encoding="utf-8")
+    page = page.replace("2^64 − 1", str(2**64 - 1))
+    listed = re.findall(r"^\| (\d+) \| (\d+) \| (\d+) \| `([0-9a-f]{64})` \|$", page, re.MULTILINE)
+    assert {(int(n), int(seed), int(epoch)): digest for n, seed, epoch, digest in listed} == GOLDEN
+    assert ", ".join(map(str, BIG_FIRST)) in page
 
 
 def test_first_values_of_a_large_epoch_are_pinned() -> None:

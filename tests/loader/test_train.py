@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import pickle
 import threading
 import time
 from collections.abc import Callable
@@ -274,6 +275,14 @@ def test_an_error_in_the_thread_reaches_the_consumer_each_time_it_asks(data_set:
         with pytest.raises(IntegrityError, match=r"train-00001\.bin: gone"):
             next(batches)
     assert (loader.epoch, loader.step) == (0, 999)
+
+
+def test_a_pickled_loader_goes_on_where_the_first_one_stood(data_set: DataSet) -> None:
+    loader = TrainLoader(data_set([5000]), batch_size=1, seq_len=5)
+    batches = iter(loader)
+    next(batches)
+    copy = pickle.loads(pickle.dumps(loader))
+    assert next(iter(copy)).inputs.tolist() == next(batches).inputs.tolist()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
