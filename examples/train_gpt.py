@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -116,7 +117,7 @@ def save(path: Path, contents: dict[str, object]) -> None:
     path.with_suffix(".part").replace(path)
 
 
-def parse_arguments() -> argparse.Namespace:
+def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--data", required=True, help="a data set directory with train and val shards")
     parser.add_argument("--tokenizer", default="byte", help="used for bits per byte where the build left no record")
@@ -128,11 +129,11 @@ def parse_arguments() -> argparse.Namespace:
     for name, default in (("n-layer", 4), ("n-head", 4), ("n-embd", 128)):
         parser.add_argument(f"--{name}", type=int, default=default)
     parser.add_argument("--learning-rate", type=float, default=1e-3)
-    return parser.parse_args()
+    return parser.parse_args(arguments)
 
 
-def main() -> None:
-    options = parse_arguments()
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = parse_arguments(arguments)
     device = torch.device(options.device)
     torch.manual_seed(options.seed)
     loader = TrainLoader(options.data, batch_size=options.batch_size, seq_len=options.seq_len, seed=options.seed)

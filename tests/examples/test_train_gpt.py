@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import os
 import re
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -39,29 +41,40 @@ def text_set(tmp_path: Path) -> Path:
     return root
 
 
-def test_training_stopped_twice_has_the_same_losses(text_set: Path, tmp_path: Path) -> None:
-    words = [str(EXAMPLES / "train_gpt.py"), "--data", str(text_set), "--tokenizer", "byte", "--device", "cpu"]
+@pytest.fixture
+def train_gpt(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    """The example as a module: as a process it would spend its time importing torch, four times over."""
+    spec = importlib.util.spec_from_file_location("train_gpt", EXAMPLES / "train_gpt.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    monkeypatch.setitem(sys.modules, "train_gpt", module)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_training_stopped_twice_has_the_same_losses(
+    train_gpt: ModuleType, text_set: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--data", str(text_set), "--tokenizer", "byte", "--device", "cpu", "--eval-every", "1000"]
     words += ["--batch-size", "4", "--seq-len", "32", "--n-layer", "1", "--n-head", "2", "--n-embd", "16"]
-    words += ["--eval-every", "1000"]
+
+    def train(steps: int, checkpoint: str, *more: str) -> str:
+        train_gpt.main([*words, "--steps", str(steps), "--checkpoint", str(tmp_path / checkpoint), *more])
+        return capsys.readouterr().out
 
     def losses(out: str, kind: str) -> list[str]:
         return re.findall(rf"^(step \d+: {kind} .*)$", out, re.MULTILINE)
 
-    whole = run(*words, "--steps", "30", "--checkpoint", "whole.pt", cwd=tmp_path)
-    pieces = run(*words, "--steps", "11", cwd=tmp_path)
-    for steps in ("23", "30"):
-        pieces += run(*words, "--steps", steps, "--resume", cwd=tmp_path)
+    whole = train(30, "whole.pt")
+    pieces = train(11, "piece.pt") + train(23, "piece.pt", "--resume") + train(30, "piece.pt", "--resume")
     assert len(losses(whole, "train")) == 30
     assert losses(pieces, "train") == losses(whole, "train")
     assert losses(pieces, "val")[-1] == losses(whole, "val")[-1]
-    first, last = (
-        re.search(r"train ([\d.]+) nats per token, ([\d.]+) bits", line)
-        for line in (losses(whole, "train")[0], losses(whole, "train")[-1])
-    )
-    assert first is not None
-    assert last is not None
-    assert float(last[1]) < float(first[1]) < 6
-    assert float(first[2]) == pytest.approx(float(first[1]) / np.log(2), abs=1e-3)
+    found = [re.search(r"train ([\d.]+) nats per token, ([\d.]+) bits", line) for line in losses(whole, "train")]
+    nats, bits = ([float(match[k]) for match in found if match] for k in (1, 2))
+    assert nats[-1] < nats[0] < 6
+    assert bits == pytest.approx([n / np.log(2) for n in nats], abs=1e-3)
 
 
 def test_the_drop_in_loaders_run_from_one_pattern(text_set: Path, tmp_path: Path) -> None:
