@@ -9,13 +9,16 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 from positions import write_data_set
 
 from tokenriver import write_shard
+
+if TYPE_CHECKING:
+    from types import ModuleType
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 

@@ -59,10 +59,12 @@ class Span:
 
 
 class Rows:
-    """A buffer for rows of raw ids: `array` [n_rows, length], and a writable byte view of each row for reading."""
+    """A buffer for rows of raw ids: `array` [n_rows, length], `flat` [n_rows · length], both the same memory, and
+    `bytes`, a writable byte view of each row for reading."""
 
     def __init__(self, n_rows: int, length: int, dtype: np.dtype[Any], *, memory: NDArray[Any] | None = None) -> None:
         self.array = np.zeros((n_rows, length), dtype) if memory is None else memory
+        self.flat = self.array.reshape(-1)
         self.bytes = [[row.data.cast("B")] for row in self.array]
 
 

@@ -238,7 +238,7 @@ class TrainLoader:
         epoch, step, starts = item
         contiguous = self.plan.order == "sequential" and len(starts) == self.batch_size
         if contiguous:
-            self.reader.read(int(starts[0]), buffer.array.reshape(-1)[: self.batch_size * self.seq_len + 1])
+            self.reader.read(int(starts[0]), buffer.flat[: self.batch_size * self.seq_len + 1])
         else:
             self.reader.read_rows(starts, buffer)
             buffer.array[len(starts) :] = 0
