@@ -19,6 +19,7 @@ check: $(VENV)/.dev
 
 bench: $(VENV)/.dev
 	@$(BIN)/python benchmarks/run.py
+	@$(BIN)/python benchmarks/evals.py
 	@$(BIN)/python benchmarks/loader.py --directory scratch/loader --json benchmarks/results/loader.json
 
 soak: $(VENV)/.dev

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -138,7 +139,7 @@ def _documents(
     borders = sorted({0, len(ids), *cuts.tolist()})
     number = seen - 1 if before else seen
     parts = []
-    for k, (a, b) in enumerate(zip(borders, borders[1:], strict=False)):
+    for k, (a, b) in enumerate(pairwise(borders)):
         begins = a in cuts or (not before and span.start + a == 0)
         if before:
             number += begins
