@@ -170,8 +170,8 @@ class _Body:
             if idle >= _BROKEN_BODIES:
                 raise HubError(
                     f"{name}: the connection broke off {idle} times in a row without a new byte, at {self.n_bytes:,} "
-                    f"of {self._expected.n_bytes or 0:,} ({failure or 'the server ended it early'}); run the same command "
-                    "again, it goes on from there"
+                    f"of {self._expected.n_bytes or 0:,} ({failure or 'the server ended it early'}); run the same "
+                    "command again, it goes on from there"
                 )
         os.fsync(self._file.fileno())
 
