@@ -18,7 +18,13 @@ from tokenriver.hub.crew import DEFAULT_CONNECTIONS, fetch_files
 from tokenriver.hub.names import below, checked_name
 from tokenriver.hub.repository import HubError, Repository, explained, open_repository
 from tokenriver.hub.transfer import FetchJob
-from tokenriver.shards.golf_manifest import GOLF_MANIFEST, GOLF_SIDECAR, GolfManifest, read_golf_manifest
+from tokenriver.shards.golf_manifest import (
+    GOLF_MANIFEST,
+    GOLF_SIDECAR,
+    GolfManifest,
+    read_golf_manifest,
+    read_golf_sidecar,
+)
 from tokenriver.shards.layouts import BUILD_RECORD, CORPUS_RECORD, GOLF_NAME
 from tokenriver.shards.reader import read_header
 
@@ -165,8 +171,10 @@ def fetch_golf(
     dataset = _dataset(manifest, variant)
     _refuse_missing(repository, source, dataset, names)
     if train_shards is None or train_shards == dataset.stats.files_train:
-        names += _records(repository, source, dataset)
+        names = _records(repository, source, dataset) + names
     jobs = [_job(repository, source, folder, name) for name in names]
+    if with_docs:
+        jobs, fetched = _docs_by_sidecar(repository, jobs, fetched, progress)
     fetched += fetch_files(repository, jobs, connections=connections, progress=progress)
     val, train = (_tokens(folder, names, split) for split in ("val", "train"))
     if val != dataset.stats.tokens_val:
@@ -197,6 +205,19 @@ def _job(repository: Repository, source: GolfSource, folder: Path, name: str) ->
             "folder with --remote-root"
         )
     return FetchJob(remote, path, repository.expected(remote))
+
+
+def _docs_by_sidecar(
+    repository: Repository, jobs: list[FetchJob], fetched: list[FetchJob], progress: TransferSink | None
+) -> tuple[list[FetchJob], list[FetchJob]]:
+    """Fetch the documents' sidecar and hold the documents to its docs_sha256."""
+    *others, docs, sidecar = jobs
+    fetched = fetched + fetch_files(repository, [sidecar], progress=progress)
+    facts, _ = read_golf_sidecar(sidecar.path)
+    if facts.docs_sha256 is not None:
+        expected = docs.expected.with_sha256(facts.docs_sha256, name=docs.name, source=GOLF_SIDECAR)
+        docs = FetchJob(docs.name, docs.path, expected)
+    return [*others, docs, sidecar], fetched
 
 
 def _refuse_missing(repository: Repository, source: GolfSource, dataset: GolfDataset, names: list[str]) -> None:

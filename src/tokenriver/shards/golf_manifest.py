@@ -23,10 +23,12 @@ __all__ = [
     "GOLF_SIDECAR",
     "GolfDataset",
     "GolfManifest",
+    "GolfSidecar",
     "GolfStats",
     "GolfTokenizer",
     "parse_golf_manifest",
     "read_golf_manifest",
+    "read_golf_sidecar",
 ]
 
 GOLF_MANIFEST = "manifest.json"
@@ -111,6 +113,22 @@ class GolfManifest(msgspec.Struct, frozen=True, kw_only=True):
     def tokenizer(self, name: str) -> GolfTokenizer | None:
         """The tokenizer of that name."""
         return next((t for t in self.tokenizers if t.name == name), None)
+
+
+class GolfSidecar(msgspec.Struct, frozen=True, kw_only=True):
+    """What the documents file's sidecar says of it; other keys are left alone."""
+
+    num_docs: _Count | None = None
+    docs_val: _Count | None = None
+    docs_sha256: Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$", max_length=64)] | None = None
+    docs_bytes: _Count | None = None
+
+
+def read_golf_sidecar(path: str | os.PathLike[str]) -> tuple[GolfSidecar, dict[str, Any]]:
+    """Read a sidecar: what is known of it, and all of it. Raises FormatError when it is not one."""
+    path = Path(path)
+    raw = read_limited(path)
+    return decode_json(raw, GolfSidecar, path), decode_json(raw, dict[str, Any], path)
 
 
 def read_golf_manifest(path: str | os.PathLike[str]) -> GolfManifest:
