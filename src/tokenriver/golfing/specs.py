@@ -66,7 +66,8 @@ def read_specs(
 
     `reuse` names models by vocabulary size and goes before the records' own `reuse_model_path` (which counts from the
     file's folder); `train_docs` is for records without `tokenizer_train_docs`. Models below `root` are recorded
-    relative to it. Raises FormatError naming the record, UsageError for a model that no record wants or that is not there.
+    relative to it. Raises FormatError naming the record, UsageError for a model that no record wants or that is not
+    there.
     """
     path = Path(path)
     content: Any = decode_json(read_limited(path), object, path)
