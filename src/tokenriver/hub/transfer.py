@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import filelock
@@ -20,12 +22,12 @@ from tokenriver.hub.checks import Digest, Expected
 from tokenriver.hub.client import raise_for_status, stream
 from tokenriver.hub.repository import HubError, Repository, explained
 from tokenriver.shards.header import HEADER_BYTES, parse_header
+from tokenriver.shards.manifest import MAX_JSON_BYTES, read_limited
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from pathlib import Path
 
-__all__ = ["FetchJob", "TransferSink", "fetch_file"]
+__all__ = ["FetchJob", "TransferSink", "fetch_bytes", "fetch_file", "locked"]
 
 _BROKEN_BODIES = 5
 """Connections in a row that may end without one new byte before the transfer is given up."""
@@ -66,7 +68,7 @@ def fetch_file(repository: Repository, job: FetchJob, *, progress: TransferSink 
     if _is_whole(job):
         report(total)
         return False
-    with _locked(job.path):
+    with locked(job.path):
         if _is_whole(job):
             report(total)
             return False
@@ -85,6 +87,16 @@ def fetch_file(repository: Repository, job: FetchJob, *, progress: TransferSink 
     return True
 
 
+def fetch_bytes(repository: Repository, name: str) -> bytes:
+    """A small file's content, checked like any other; FormatError past the limit of manifests and records."""
+    with tempfile.TemporaryDirectory(prefix="tokenriver-") as folder:
+        job = FetchJob(name, Path(folder) / "file", repository.expected(name))
+        if (job.expected.n_bytes or 0) > MAX_JSON_BYTES:
+            raise FormatError(f"{name} in {repository}: {job.expected.n_bytes:,} bytes; such a file is far smaller")
+        fetch_file(repository, job)
+        return read_limited(job.path)
+
+
 def _is_whole(job: FetchJob) -> bool:
     """Whether the file is there and right. A link counts by what it leads to; one that leads nowhere is replaced."""
     if not job.path.exists():
@@ -95,7 +107,8 @@ def _is_whole(job: FetchJob) -> bool:
 
 
 @contextmanager
-def _locked(path: Path) -> Iterator[None]:
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lock of one file among all processes that want to write it; a process that ends lets go."""
     lock_file = path.with_name(f".{path.name}.lock")
     lock = filelock.FileLock(lock_file)
     with lock:

@@ -89,7 +89,9 @@ def train_tokenizer(
         wrong = ", ".join(sorted(set(trainer_overrides) & _NOT_OVERRIDDEN)) or "with byte-bpe"
         raise UsageError(f"trainer_overrides cannot be given {wrong}: where texts come from and go to is fixed here")
     feed = _Feed(iter(texts))
-    raw, size = _sentencepiece(feed, vocab_size, trainer_overrides or {}) if kind == "sp-bpe" else _byte_level(feed, vocab_size)
+    raw, size = (
+        _sentencepiece(feed, vocab_size, trainer_overrides or {}) if kind == "sp-bpe" else _byte_level(feed, vocab_size)
+    )
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / (name or ("tokenizer.model" if kind == "sp-bpe" else "tokenizer.json"))
@@ -136,7 +138,9 @@ def _sentencepiece(feed: _Feed, vocab_size: int, overrides: Mapping[str, Any]) -
     model = io.BytesIO()
     try:
         sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=iter(feed), model_writer=model, **{**_SENTENCEPIECE, "vocab_size": vocab_size, **overrides}
+            sentence_iterator=iter(feed),
+            model_writer=model,
+            **{**_SENTENCEPIECE, "vocab_size": vocab_size, **overrides},
         )
     except (RuntimeError, OSError, ValueError, TypeError, AttributeError) as error:
         raise TokenizerError(
