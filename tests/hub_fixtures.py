@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import huggingface_hub
 import huggingface_hub.constants
 import pytest
+from huggingface_hub.utils import disable_progress_bars, enable_progress_bars
 from local_hub import LocalHub
 
 if TYPE_CHECKING:
@@ -29,9 +30,9 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalHub]:
             monkeypatch.setattr(constants, name, value)
         for name, value in hub_environment(server, tmp_path).items():
             monkeypatch.setenv(name, value)
-        huggingface_hub.utils.disable_progress_bars()
+        disable_progress_bars()
         yield server
-        huggingface_hub.utils.enable_progress_bars()
+        enable_progress_bars()
 
 
 @pytest.fixture

@@ -149,6 +149,7 @@ class LocalHub:
 class _Handler(BaseHTTPRequestHandler):
     hub: LocalHub
     protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True  # head and body are two writes: the second would wait 40 ms for the first's ACK
 
     def log_message(self, *_: object) -> None:
         """Requests are in the hub's own log."""
@@ -329,7 +330,7 @@ class _Handler(BaseHTTPRequestHandler):
         if not self.entry.authorized:
             self._json({"error": "Unauthorized"}, 401)
         elif repo_id in self.hub.repos:
-            self._json({"error": "You already created this dataset repo"}, 409)
+            self._json({"error": "exists", "url": f"{self.hub.url}/datasets/{repo_id}"}, 409)
         else:
             private = wanted.get("visibility") == "private" or bool(wanted.get("private"))
             self.hub.add(repo_id, {".gitattributes": b"*.bin filter=lfs\n"}, private=private)

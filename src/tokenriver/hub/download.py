@@ -6,7 +6,6 @@ folder for more than it holds.
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,13 +14,14 @@ from tokenriver.errors import FormatError
 from tokenriver.files import atomic_write
 from tokenriver.hub.crew import DEFAULT_CONNECTIONS, fetch_files
 from tokenriver.hub.names import below
-from tokenriver.hub.remote_sets import RemoteSet, find_sets, reduced_record
+from tokenriver.hub.remote_sets import RemoteSet, find_sets
 from tokenriver.hub.repository import open_repository
 from tokenriver.hub.transfer import FetchJob, fetch_bytes, locked
 from tokenriver.shards.manifest import parse_manifest, read_limited
 from tokenriver.shards.record import parse_record
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Sequence
 
     from tokenriver.hub.repository import Repository
@@ -128,8 +128,7 @@ class _Plan:
         record = self.remote.build_record
         if record != self.remote.listing and self.remote.path(record) in repository.files:
             raw = fetch_bytes(repository, self.remote.path(record))
-            whole = len(self.files) == len(self.remote.files)
-            _write(self.directory / record, raw if whole else reduced_record(raw, self.files))
+            _write(self.directory / record, self.remote.record_of(raw, self.files))
         _write(self.directory / self.remote.listing, self.remote.listing_of(self.files))
 
 

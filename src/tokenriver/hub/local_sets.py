@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tokenriver.errors import IntegrityError
@@ -18,6 +17,8 @@ from tokenriver.shards.manifest import read_limited, render_json
 from tokenriver.shards.reader import read_header
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tokenriver.shards.discover import DataSet
 
 __all__ = ["Upload", "find_uploads"]
@@ -114,7 +115,7 @@ def _without_paths(raw: bytes) -> bytes:
 def _facts(data_set: DataSet, folder: str, variant: str | None) -> CardFacts:
     manifest, record = data_set.manifest, data_set.record
     own = record.dataset if record is not None and data_set.layout == "llmc" else ""
-    sides = {
+    sides: dict[str, SideFacts] = {
         side: SideFacts(
             documents=sum(f.n_docs for f in data_set.files if f.split == side),
             tokens=sum(f.n_tokens for f in data_set.files if f.split == side),

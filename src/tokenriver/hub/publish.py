@@ -29,7 +29,7 @@ _CARD = "README.md"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PublishSummary:
-    """What was (or with `dry_run` would be) published: paths in the repository with their sizes, in order, and the card.
+    """What was published, or with `dry_run` would be: paths in the repository with their sizes, in order; the card.
 
     `removed` are shards of the same data sets that the manifests no longer list. `url` is the commit's page, None
     after a dry run.

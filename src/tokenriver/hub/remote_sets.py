@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from tokenriver.hub.repository import Repository
 
-__all__ = ["RemoteSet", "find_sets", "reduced_record"]
+__all__ = ["RemoteSet", "find_sets"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,14 +78,19 @@ class RemoteSet:
             return self.raw
         if self.manifest is not None:
             return render_json(msgspec.structs.replace(self.manifest, files=list(files)))
-        return reduced_record(self.raw, files)
+        return self.record_of(self.raw, files)
+
+    def record_of(self, raw: bytes, files: Sequence[ManifestFile]) -> bytes:
+        """The build record `raw` for those files alone; as it is where they are all."""
+        if len(files) == len(self.files):
+            return raw
+        kept = {file.name for file in files}
+        return _reduced_record(raw, files, {file.split for file in self.files if file.name not in kept})
 
 
-def reduced_record(raw: bytes, files: Sequence[ManifestFile]) -> bytes:
+def _reduced_record(raw: bytes, files: Sequence[ManifestFile], left_out: set[Split]) -> bytes:
     """A build record for a part of the shards: the counts of a side that is not whole are left out."""
     record: dict[str, Any] = json.loads(raw)
-    kept = {file.name for file in files}
-    left_out = {entry["split"] for entry in record.get("files", []) if entry["name"] not in kept}
     record["files"] = msgspec.to_builtins(list(files))
     whole = {side: counts for side, counts in record.get("splits", {}).items() if side not in left_out}
     # llm.c's cuts move documents over files, so there the sides only count together.
