@@ -64,15 +64,16 @@ def fetch_file(repository: Repository, job: FetchJob, *, progress: TransferSink 
         if progress is not None:
             progress(job.name, done, max(total, done))
 
+    part = job.path.with_name(job.path.name + PART_SUFFIX)
     job.path.parent.mkdir(parents=True, exist_ok=True)
-    if _is_whole(job):
+    if _is_whole(job) and not part.exists() and not _lock_file(job.path).exists():
         report(total)
         return False
     with locked(job.path):
         if _is_whole(job):
+            part.unlink(missing_ok=True)  # of a process that was killed
             report(total)
             return False
-        part = job.path.with_name(job.path.name + PART_SUFFIX)
         if part.is_symlink():
             part.unlink()
         cached = repository.cached(job.name)
@@ -109,13 +110,17 @@ def _is_whole(job: FetchJob) -> bool:
 @contextmanager
 def locked(path: Path) -> Iterator[None]:
     """Hold the lock of one file among all processes that want to write it; a process that ends lets go."""
-    lock_file = path.with_name(f".{path.name}.lock")
+    lock_file = _lock_file(path)
     lock = filelock.FileLock(lock_file)
     with lock:
         try:
             yield
         finally:
             lock_file.unlink(missing_ok=True)
+
+
+def _lock_file(path: Path) -> Path:
+    return path.with_name(f".{path.name}.lock")
 
 
 def _take_from_cache(cached: Path, job: FetchJob, part: Path) -> bool:
