@@ -17,10 +17,9 @@ from hub_fixtures import hub_environment
 from local_hub import Fault, LocalHub
 
 import tokenriver
-from tokenriver.errors import IntegrityError, UsageError
+from tokenriver.errors import HubError, IntegrityError, UsageError
 from tokenriver.hub.download import download
 from tokenriver.hub.publish import publish
-from tokenriver.hub.repository import HubError
 from tokenriver.shards.manifest import read_manifest
 from tokenriver.shards.verify import verify
 

@@ -9,9 +9,9 @@ import pytest
 from local_hub import Fault, LocalHub
 
 from tokenriver import write_shard
-from tokenriver.errors import FormatError, IntegrityError, UsageError
+from tokenriver.errors import FormatError, HubError, IntegrityError, UsageError
 from tokenriver.hub.checks import Expected
-from tokenriver.hub.repository import HubError, open_repository
+from tokenriver.hub.repository import open_repository
 from tokenriver.hub.transfer import FetchJob, fetch_file
 
 if TYPE_CHECKING:

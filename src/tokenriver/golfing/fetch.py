@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tokenriver.errors import IntegrityError, UsageError
+from tokenriver.errors import HubError, IntegrityError, UsageError
 from tokenriver.hub.client import head
 from tokenriver.hub.crew import DEFAULT_CONNECTIONS, fetch_files
 from tokenriver.hub.names import below, checked_name
-from tokenriver.hub.repository import HubError, Repository, explained, open_repository
+from tokenriver.hub.repository import Repository, explained, open_repository
 from tokenriver.hub.transfer import FetchJob
 from tokenriver.shards.golf_manifest import (
     GOLF_MANIFEST,

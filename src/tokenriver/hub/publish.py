@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tokenriver.errors import IntegrityError
+from tokenriver.errors import HubError, IntegrityError
 from tokenriver.files import sha256_file
 from tokenriver.hub.card import render_card
 from tokenriver.hub.local_sets import Upload, find_uploads
-from tokenriver.hub.repository import HubError, explained, open_repository
+from tokenriver.hub.repository import explained, open_repository
 from tokenriver.hub.transfer import fetch_bytes
 from tokenriver.shards.layouts import parse_shard_name
 

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tokenriver.errors import UsageError
-from tokenriver.hub.repository import HubError
+from tokenriver.errors import HubError, UsageError
 from tokenriver.hub.transfer import fetch_bytes
 from tokenriver.shards.layouts import BUILD_RECORD, CORPUS_RECORD, MANIFEST, SPLITS, Split
 from tokenriver.shards.manifest import ManifestFile, TokensManifest, parse_manifest, render_json

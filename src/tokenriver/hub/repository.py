@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tokenriver.errors import IntegrityError, TokenRiverError, UsageError
+from tokenriver.errors import HubError, IntegrityError, TokenRiverError, UsageError
 from tokenriver.hub.checks import Expected
 from tokenriver.hub.client import ask_json, file_url
 from tokenriver.hub.names import checked_name
@@ -19,14 +19,10 @@ from tokenriver.hub.names import checked_name
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-__all__ = ["HubError", "Repository", "explained", "open_repository"]
+__all__ = ["Repository", "explained", "open_repository"]
 
 _REPO_ID = re.compile(r"[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)?")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
-
-
-class HubError(TokenRiverError):
-    """The Hub refused or could not be reached, or does not hold what was asked for."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,11 +16,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import filelock
 
-from tokenriver.errors import FormatError, IntegrityError, TokenRiverError
+from tokenriver.errors import FormatError, HubError, IntegrityError, TokenRiverError
 from tokenriver.files import PART_SUFFIX, fsync_directory
 from tokenriver.hub.checks import Digest, Expected
 from tokenriver.hub.client import raise_for_status, stream
-from tokenriver.hub.repository import HubError, Repository, explained
+from tokenriver.hub.repository import Repository, explained
 from tokenriver.shards.header import HEADER_BYTES, parse_header
 from tokenriver.shards.manifest import MAX_JSON_BYTES, read_limited
 
