@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from tokenriver.errors import (
         CorpusError,
         FormatError,
+        HubError,
         IntegrityError,
         MissingDependencyError,
         ResumeError,
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from tokenriver.evals.loader import EvalLoader
     from tokenriver.evals.make import make_eval_file
     from tokenriver.evals.scoring import Scores, score
+    from tokenriver.hub.download import DownloadSummary, download
+    from tokenriver.hub.publish import PublishSummary, publish
     from tokenriver.loader.train import Batch, TrainLoader
     from tokenriver.shards.reader import Shard, open_shard
     from tokenriver.shards.verify import Finding, VerifyReport, verify
@@ -44,11 +47,14 @@ _HOMES = {
     "BuildSummary": "building.build",
     "CorpusError": "errors",
     "CorpusSummary": "corpus.shards",
+    "DownloadSummary": "hub.download",
     "EvalLoader": "evals.loader",
     "Finding": "shards.verify",
     "FormatError": "errors",
+    "HubError": "errors",
     "IntegrityError": "errors",
     "MissingDependencyError": "errors",
+    "PublishSummary": "hub.publish",
     "ResumeError": "errors",
     "Scores": "evals.scoring",
     "Shard": "shards.reader",
@@ -59,11 +65,13 @@ _HOMES = {
     "UsageError": "errors",
     "VerifyReport": "shards.verify",
     "build": "building.build",
+    "download": "hub.download",
     "evaluate": "evals.evaluate",
     "load_tokenizer": "tokenizers.load",
     "make_eval_file": "evals.make",
     "open_eval_file": "evals.file",
     "open_shard": "shards.reader",
+    "publish": "hub.publish",
     "score": "evals.scoring",
     "text_bytes": "bpb.tables",
     "token_bytes": "bpb.tables",
@@ -80,11 +88,14 @@ __all__ = [
     "BuildSummary",
     "CorpusError",
     "CorpusSummary",
+    "DownloadSummary",
     "EvalLoader",
     "Finding",
     "FormatError",
+    "HubError",
     "IntegrityError",
     "MissingDependencyError",
+    "PublishSummary",
     "ResumeError",
     "Scores",
     "Shard",
@@ -95,11 +106,13 @@ __all__ = [
     "UsageError",
     "VerifyReport",
     "build",
+    "download",
     "evaluate",
     "load_tokenizer",
     "make_eval_file",
     "open_eval_file",
     "open_shard",
+    "publish",
     "score",
     "text_bytes",
     "token_bytes",

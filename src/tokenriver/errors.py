@@ -5,6 +5,7 @@ from __future__ import annotations
 __all__ = [
     "CorpusError",
     "FormatError",
+    "HubError",
     "IntegrityError",
     "MissingDependencyError",
     "ResumeError",
@@ -37,6 +38,10 @@ class TokenizerError(TokenRiverError):
 
 class FormatError(TokenRiverError, ValueError):
     """A file is not what its format says: magic, version, size, id range or schema."""
+
+
+class HubError(TokenRiverError):
+    """The Hugging Face Hub refused or could not be reached, or does not hold what was asked for."""
 
 
 class IntegrityError(TokenRiverError):

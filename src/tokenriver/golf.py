@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import importlib
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,15 +18,41 @@ from tokenriver.loader.stream import TokenReader
 if TYPE_CHECKING:
     import os
 
+    from tokenriver.golfing.export import export_golf
+    from tokenriver.golfing.fetch import check_golf, fetch_golf
+    from tokenriver.golfing.score import score_golf
+    from tokenriver.golfing.select import select_golf
+
 __all__ = [
     "DistributedTokenLoader",
     "TokenStream",
     "build_sentencepiece_luts",
+    "check_golf",
     "eval_bpb",
     "eval_val",
+    "export_golf",
+    "fetch_golf",
     "load_data_shard",
     "load_validation_tokens",
+    "score_golf",
+    "select_golf",
 ]
+
+_WORKFLOW = {
+    "check_golf": "fetch",
+    "export_golf": "export",
+    "fetch_golf": "fetch",
+    "score_golf": "score",
+    "select_golf": "select",
+}
+"""The data workflow's functions need more than loading does, so their modules are loaded on first use."""
+
+
+def __getattr__(name: str) -> object:
+    if name not in _WORKFLOW:
+        raise AttributeError(f"module 'tokenriver.golf' has no attribute '{name}'")
+    return getattr(importlib.import_module(f"tokenriver.golfing.{_WORKFLOW[name]}"), name)
+
 
 AUTO = "auto"
 """Tensors on the CPU where torch is installed, as in the original; NumPy arrays where it is not."""

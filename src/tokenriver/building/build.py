@@ -189,6 +189,7 @@ class _Job:
             "text_field": self.options.text_field,
             "document_separator": self.options.document_separator,
             "keep_empty": self.options.keep_empty,
+            **({"end_id": self.separator.end} if self.separator.end is not None else {}),
             "dataset_version": self.options.dataset_version,
         }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -75,6 +76,8 @@ def choose_separator(tokenizer: Tokenizer, options: BuildOptions) -> Separator:
     begin of text.
     """
     position = options.separator_position or "before"
+    if options.end_id is not None:
+        return _with_end(tokenizer, options)
     if options.separator is not None:
         return Separator(tokenizer.separator_id, position)
     if options.format == "llama-3":
@@ -85,6 +88,15 @@ def choose_separator(tokenizer: Tokenizer, options: BuildOptions) -> Separator:
     if options.layout == "golf" and tokenizer.bos_id is not None:
         return Separator(tokenizer.bos_id, position)
     return Separator(tokenizer.separator_id, position)
+
+
+def _with_end(tokenizer: Tokenizer, options: BuildOptions) -> Separator:
+    """The layout's separator before each document and `end_id` after it."""
+    if options.separator_position == "after":
+        raise UsageError("end_id goes with a separator before each document, not after it")
+    if not 0 <= (options.end_id or 0) < tokenizer.vocab_size:
+        raise UsageError(f"end_id {options.end_id} is not an id below the vocabulary's {tokenizer.vocab_size:,}")
+    return replace(choose_separator(tokenizer, replace(options, end_id=None)), end=options.end_id)
 
 
 def choose_split(origin: Origin, options: BuildOptions) -> SplitRule:

@@ -32,6 +32,7 @@ class BuildWords(TypedDict, total=False):
     document_separator: str | None
     separator: str | int | None
     separator_position: Literal["before", "after"] | None
+    end_id: int | None
     keep_empty: bool
     on_bad_record: BadRecords
     backend: Backend
@@ -47,7 +48,8 @@ class BuildOptions:
     """Options of a build; those above the line decide the bytes, those below never do.
 
     `split` is a rule of corpus/splits.py (None: the layout's default). `separator` is an id, a token's text or
-    "none" (None: the layout's default). `format` "llama-3" writes llm.c's Llama-3 variant, "auto" uint16 or uint32
+    "none" (None: the layout's default); `end_id` stands after each document beside it (None: nothing does).
+    `format` "llama-3" writes llm.c's Llama-3 variant, "auto" uint16 or uint32
     by the vocabulary. `workers` None means one a core.
     """
 
@@ -62,6 +64,7 @@ class BuildOptions:
     document_separator: str | None = None
     separator: str | int | None = None
     separator_position: Literal["before", "after"] | None = None
+    end_id: int | None = None
     keep_empty: bool = False
     # ---- never in the bytes ----
     on_bad_record: BadRecords = "error"

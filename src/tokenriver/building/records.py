@@ -36,10 +36,11 @@ class Origin:
 
 @dataclass(frozen=True, slots=True)
 class Separator:
-    """The id that stands before (or after) each document, or None."""
+    """The id that stands before (or after) each document, or None; `end` stands after it in addition, or None."""
 
     id: int | None
     position: str
+    end: int | None = None
 
     @property
     def before(self) -> int | None:
@@ -49,7 +50,7 @@ class Separator:
     @property
     def after(self) -> int | None:
         """The id to put after each document."""
-        return self.id if self.position == "after" else None
+        return self.id if self.position == "after" else self.end
 
 
 def write_records(

@@ -17,8 +17,11 @@ from tokenriver import __version__
 from tokenriver.cli.bpb_audit import bpb_audit_command
 from tokenriver.cli.build import build_command
 from tokenriver.cli.corpus import corpus_command
+from tokenriver.cli.download import download_command
 from tokenriver.cli.eval import eval_app
+from tokenriver.cli.golf import golf_app
 from tokenriver.cli.inspect import inspect_command
+from tokenriver.cli.publish import publish_command
 from tokenriver.cli.tokenizer_file import tokenizer_file_command
 from tokenriver.cli.trace import trace_command
 from tokenriver.cli.train_tokenizer import train_tokenizer_command
@@ -47,6 +50,9 @@ app.add_typer(eval_app, name="eval")
 app.command("tokenizer-file")(tokenizer_file_command)
 app.command("bpb-audit")(bpb_audit_command)
 app.command("trace")(trace_command)
+app.add_typer(golf_app, name="golf")
+app.command("download")(download_command)
+app.command("publish")(publish_command)
 
 
 def _print_version(wanted: bool) -> None:

@@ -19,7 +19,15 @@ from tokenriver.shards.manifest import ManifestFile, decode_json, read_limited, 
 if TYPE_CHECKING:
     import os
 
-__all__ = ["BuildRecord", "InputRecord", "SplitRecord", "TokenizerRecord", "read_record", "write_record"]
+__all__ = [
+    "BuildRecord",
+    "InputRecord",
+    "SplitRecord",
+    "TokenizerRecord",
+    "parse_record",
+    "read_record",
+    "write_record",
+]
 
 
 class TokenizerRecord(msgspec.Struct, kw_only=True):
@@ -68,7 +76,12 @@ class BuildRecord(msgspec.Struct, kw_only=True):
 def read_record(path: str | os.PathLike[str]) -> BuildRecord:
     """Read a build record. Raises FormatError, naming the key, when it is not one, and OSError when unreadable."""
     path = Path(path)
-    record = decode_json(read_limited(path), BuildRecord, path)
+    return parse_record(read_limited(path), path)
+
+
+def parse_record(raw: bytes, path: Path) -> BuildRecord:
+    """The build record in `raw`, checked as `read_record` says; `path` is for the messages."""
+    record = decode_json(raw, BuildRecord, path)
     for i, file in enumerate(record.files):
         if Path(file.name).name != file.name or "\\" in file.name or parse_shard_name(file.name) is None:
             raise FormatError(f"{path}: files[{i}].name is {file.name!r}, not the plain name of a shard")

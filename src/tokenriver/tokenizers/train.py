@@ -8,14 +8,14 @@ from __future__ import annotations
 import io
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from tokenriver.errors import TokenizerError, UsageError
 from tokenriver.files import atomic_write
 from tokenriver.tokenizers.sentencepiece_model import ModelFile
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
 __all__ = ["TrainedTokenizer", "train_tokenizer"]
 
@@ -25,6 +25,27 @@ _N_BYTES = 256
 _MAX_CHARACTERS = 4096
 """Texts go to the trainers in pieces of at most so many characters, cut at a space: sentencepiece drops longer
 lines without a word, and the time of byte-level training grows with the square of a word's length."""
+
+
+_SENTENCEPIECE: dict[str, Any] = {
+    "model_type": "bpe",
+    "character_coverage": 0.999,
+    "byte_fallback": True,
+    "split_digits": True,
+    "normalization_rule_name": "nmt_nfkc",
+    "add_dummy_prefix": False,
+    "pad_id": 0,
+    "bos_id": 1,
+    "eos_id": 2,
+    "unk_id": 3,
+    "hard_vocab_limit": False,
+    "max_sentence_length": 4 * _MAX_CHARACTERS,
+    "num_threads": 1,
+    "minloglevel": 2,
+}
+"""Parameter Golf's settings (formats.md §4), on one thread so that the same texts give the same model."""
+
+_NOT_OVERRIDDEN = {"input", "sentence_iterator", "model_prefix", "model_writer", "vocab_size"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,23 +64,37 @@ class TrainedTokenizer:
     n_cut: int
 
 
-def train_tokenizer(texts: Iterable[str], *, kind: Kind, vocab_size: int, out: str | Path) -> TrainedTokenizer:
+def train_tokenizer(
+    texts: Iterable[str],
+    *,
+    kind: Kind,
+    vocab_size: int,
+    out: str | Path,
+    name: str | None = None,
+    trainer_overrides: Mapping[str, Any] | None = None,
+) -> TrainedTokenizer:
     """Train on texts and write `tokenizer.model` ("sp-bpe") or `tokenizer.json` ("byte-bpe") into the folder `out`.
 
     sp-bpe has the Parameter Golf settings (formats.md §4): pad/bos/eos/unk = 0/1/2/3, nmt_nfkc, no dummy prefix.
-    byte-bpe ends its documents with <|endoftext|>, id 0. Raises UsageError for a vocabulary that cannot hold the
-    256 bytes, TokenizerError where the texts cannot fill it or there are none.
+    byte-bpe ends its documents with <|endoftext|>, id 0. `name` is another name for the file; `trainer_overrides` are
+    further words for sentencepiece's trainer, or other values (sp-bpe alone). Raises UsageError for a vocabulary that
+    cannot hold the 256 bytes, TokenizerError where the texts cannot fill it or there are none.
     """
     least = _N_BYTES + (4 if kind == "sp-bpe" else 1)
     if kind not in ("sp-bpe", "byte-bpe"):
         raise UsageError(f"tokenizer type {kind!r} is unknown; expected sp-bpe or byte-bpe")
     if vocab_size < least:
         raise UsageError(f"--vocab-size {vocab_size} is too small for {kind}; the bytes and control ids need {least}")
+    if trainer_overrides and (kind != "sp-bpe" or set(trainer_overrides) & _NOT_OVERRIDDEN):
+        wrong = ", ".join(sorted(set(trainer_overrides) & _NOT_OVERRIDDEN)) or "with byte-bpe"
+        raise UsageError(f"trainer_overrides cannot be given {wrong}: where texts come from and go to is fixed here")
     feed = _Feed(iter(texts))
-    raw, size = _sentencepiece(feed, vocab_size) if kind == "sp-bpe" else _byte_level(feed, vocab_size)
+    raw, size = (
+        _sentencepiece(feed, vocab_size, trainer_overrides or {}) if kind == "sp-bpe" else _byte_level(feed, vocab_size)
+    )
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / ("tokenizer.model" if kind == "sp-bpe" else "tokenizer.json")
+    path = folder / (name or ("tokenizer.model" if kind == "sp-bpe" else "tokenizer.json"))
     with atomic_write(path) as file:
         file.write(raw)
     return TrainedTokenizer(path, size, feed.n_texts, feed.n_empty, feed.n_cut)
@@ -97,7 +132,7 @@ def _cut(text: str) -> tuple[list[str], bool]:
     return [*pieces, text[start:]], inside_word
 
 
-def _sentencepiece(feed: _Feed, vocab_size: int) -> tuple[bytes, int]:
+def _sentencepiece(feed: _Feed, vocab_size: int, overrides: Mapping[str, Any]) -> tuple[bytes, int]:
     import sentencepiece
 
     model = io.BytesIO()
@@ -105,23 +140,9 @@ def _sentencepiece(feed: _Feed, vocab_size: int) -> tuple[bytes, int]:
         sentencepiece.SentencePieceTrainer.train(
             sentence_iterator=iter(feed),
             model_writer=model,
-            model_type="bpe",
-            vocab_size=vocab_size,
-            character_coverage=0.999,
-            byte_fallback=True,
-            split_digits=True,
-            normalization_rule_name="nmt_nfkc",
-            add_dummy_prefix=False,
-            pad_id=0,
-            bos_id=1,
-            eos_id=2,
-            unk_id=3,
-            hard_vocab_limit=False,
-            max_sentence_length=4 * _MAX_CHARACTERS,
-            num_threads=1,
-            minloglevel=2,
+            **{**_SENTENCEPIECE, "vocab_size": vocab_size, **overrides},
         )
-    except (RuntimeError, OSError) as error:
+    except (RuntimeError, OSError, ValueError, TypeError, AttributeError) as error:
         raise TokenizerError(
             f"sentencepiece cannot train {vocab_size:,} pieces on {feed.n_texts:,} texts: {error}"
         ) from error

@@ -1,0 +1,50 @@
+"""`tokenriver download`: data sets of ours from the Hub."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import typer
+
+from tokenriver.files import human_bytes, human_count
+
+__all__ = ["download_command"]
+
+
+def download_command(
+    repo: Annotated[str, typer.Argument(metavar="REPO", help="Data set repository, OWNER/NAME.")],
+    dataset: Annotated[str | None, typer.Option(help="Name or path of one data set (default: all).")] = None,
+    split: Annotated[Literal["train", "val"] | None, typer.Option(help="Only this side.")] = None,
+    shards: Annotated[int | None, typer.Option(help="The first N train shards; val is always whole.")] = None,
+    out: Annotated[str, typer.Option(metavar="DIR", help="Folder that the files go below.")] = "data",
+    revision: Annotated[str, typer.Option(help="Branch, tag or commit.")] = "main",
+    connections: Annotated[int, typer.Option(help="Files under way at the same time.")] = 8,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
+) -> None:
+    """Fetch data sets, each file checked against its manifest; what is there and right is not fetched again."""
+    from tokenriver.cli.transfers import Transfers
+    from tokenriver.hub.download import download
+
+    with Transfers(quiet=quiet) as progress:
+        summary = download(
+            repo,
+            dataset=dataset,
+            split=split,
+            shards=shards,
+            out=out,
+            revision=revision,
+            connections=connections,
+            progress=progress,
+        )
+    if as_json:
+        from tokenriver.cli.summaries import print_json
+
+        print_json(summary)
+    elif not quiet:
+        print(
+            f"{len(summary.files)} shards, {human_count(summary.n_tokens)} tokens, {human_bytes(summary.n_bytes)}; "
+            f"{summary.fetched} files fetched, every one checked"
+        )
+        for directory in summary.directories:
+            print(f"wrote {directory}")

@@ -1,0 +1,272 @@
+"""`tokenriver golf`: Parameter Golf's data workflow: fetch, select, export, score."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tokenriver.errors import UsageError
+from tokenriver.files import human_bytes, human_count
+
+if TYPE_CHECKING:
+    from tokenriver.golfing.documents import Documents
+    from tokenriver.golfing.export import GolfExported
+
+__all__ = ["golf_app"]
+
+golf_app = typer.Typer(
+    name="golf",
+    help="Parameter Golf's data: fetch the frozen export, select documents, export anew, score a model.",
+    rich_markup_mode=None,
+)
+
+_REPO = typer.Option(help="Repository (default: MATCHED_FINEWEB_REPO_ID, else the challenge's).")
+_REMOTE_ROOT = typer.Option(help="Folder in it (default: MATCHED_FINEWEB_REMOTE_ROOT_PREFIX, else datasets).")
+_JSON = typer.Option("--json", help="Print the summary as JSON.")
+_QUIET = typer.Option("--quiet", "-q", help="Print nothing but errors.")
+
+
+@golf_app.command("fetch")
+def fetch_command(
+    variant: Annotated[str, typer.Option(help="sp1024, byte260, …: what follows fineweb10B_.")] = "sp1024",
+    train_shards: Annotated[int, typer.Option(help="The first N train shards; val is always whole.")] = 80,
+    with_docs: Annotated[bool, typer.Option("--with-docs", help="The documents and their sidecar too.")] = False,
+    root: Annotated[str, typer.Option(metavar="DIR", help="Local root.")] = "data",
+    repo_id: Annotated[str | None, _REPO] = None,
+    remote_root: Annotated[str | None, _REMOTE_ROOT] = None,
+    revision: Annotated[str, typer.Option(help="Branch, tag or commit.")] = "main",
+    check: Annotated[bool, typer.Option("--check", help="Only ask for every file of the manifest.")] = False,
+    connections: Annotated[int, typer.Option(help="Files under way at the same time.")] = 8,
+    as_json: Annotated[bool, _JSON] = False,
+    quiet: Annotated[bool, _QUIET] = False,
+) -> None:
+    """Fetch an export: manifest first, all val shards, the first train shards, the tokenizer; every file checked."""
+    from tokenriver.cli.summaries import print_json
+    from tokenriver.cli.transfers import Transfers
+    from tokenriver.golfing.fetch import check_golf, fetch_golf
+
+    where: dict[str, Any] = {"repo_id": repo_id, "remote_root": remote_root, "revision": revision, "root": root}
+    if check:
+        found = check_golf(**where, connections=connections)
+        if as_json:
+            print_json(found)
+        elif not quiet:
+            for name, problem in found.problems.items():
+                print(f"{name}: {problem}")
+            print(f"{found.checked} files asked for, {len(found.problems)} cannot be had")
+        if not found.ok:
+            raise typer.Exit(1)
+        return
+    with Transfers(quiet=quiet) as progress:
+        done = fetch_golf(
+            **where,
+            variant=variant,
+            train_shards=train_shards,
+            with_docs=with_docs,
+            connections=connections,
+            progress=progress,
+        )
+    if as_json:
+        print_json(done)
+    elif not quiet:
+        print(
+            f"{done.dataset}: {human_count(done.val_tokens)} val and {human_count(done.train_tokens)} train tokens, "
+            f"{human_bytes(done.n_bytes)} in {len(done.files)} files; {done.fetched} fetched, every one checked"
+        )
+        print(f"wrote {done.root}")
+
+
+@golf_app.command("select")
+def select_command(
+    inputs: Annotated[list[str], typer.Argument(metavar="INPUT…", help="Files, directories, globs or a corpus.")],
+    docs: Annotated[int, typer.Option(help="Documents to choose.")],
+    seed: Annotated[int, typer.Option(help="Decides which, and their order.")],
+    out: Annotated[str, typer.Option(metavar="DIR", help="Folder of docs_selected.jsonl and its sidecar.")],
+    docs_val: Annotated[
+        int | None, typer.Option(help="Documents at the front that are val (default: 50,000, at most a tenth).")
+    ] = None,
+    text_field: Annotated[str, typer.Option(help="Field or column that holds the text.")] = "text",
+    on_bad_record: Annotated[str, typer.Option(help="error, or skip (and count).")] = "error",
+    workers: Annotated[int | None, typer.Option(help="Parsing threads (default: one a core).")] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a selection.")] = False,
+    as_json: Annotated[bool, _JSON] = False,
+    quiet: Annotated[bool, _QUIET] = False,
+) -> None:
+    """Choose and shuffle documents once and for all; memory does not grow with them."""
+    from tokenriver.cli.progress import Progress
+    from tokenriver.cli.summaries import print_json
+    from tokenriver.corpus.sources import find_sources
+    from tokenriver.golfing.select import select_golf
+
+    total = 0 if quiet else 2 * sum(source.n_bytes or 0 for source in find_sources(inputs))
+    with Progress(total or None, label="selecting", quiet=quiet) as progress:
+        chosen = select_golf(
+            inputs,
+            docs=docs,
+            seed=seed,
+            out=out,
+            docs_val=docs_val,
+            text_field=text_field,
+            on_bad_record=on_bad_record,
+            workers=workers,
+            overwrite=overwrite,
+            progress=progress.update,
+        )
+    if as_json:
+        print_json(chosen)
+    elif not quiet:
+        print(
+            f"chose {human_count(chosen.num_docs)} of {human_count(chosen.documents_read)} documents, "
+            f"{human_count(chosen.docs_val)} of them val"
+        )
+        if chosen.skipped:
+            print("skipped: " + ", ".join(f"{human_count(n)} {kind}" for kind, n in chosen.skipped.items()))
+        print(f"docs_sha256 {chosen.docs_sha256}")
+        print(f"wrote {chosen.docs}")
+
+
+@golf_app.command("export")
+def export_command(
+    tokenizer_config: Annotated[str, typer.Option(metavar="FILE", help="tokenizer_specs.json.")],
+    output_root: Annotated[str, typer.Option(metavar="DIR", help="Root of the export.")],
+    docs: Annotated[
+        str | None, typer.Option(metavar="FILE", help="docs_selected.jsonl, its sidecar beside it.")
+    ] = None,
+    repo_id: Annotated[str | None, typer.Option(help="Repository to fetch the documents from instead.")] = None,
+    remote_root: Annotated[str | None, _REMOTE_ROOT] = None,
+    num_val_docs: Annotated[
+        int | None, typer.Option(help="Documents at the front that are val (default: the sidecar's, else 50,000).")
+    ] = None,
+    chunk_tokens: Annotated[int, typer.Option(help="Tokens in a shard.")] = 100_000_000,
+    tokenizer_train_docs: Annotated[int | None, typer.Option(help="Train on the first N documents.")] = None,
+    skip_byte: Annotated[bool, typer.Option("--skip-byte", help="Leave out the byte tokenizer.")] = False,
+    reuse_sp_model: Annotated[
+        list[str] | None, typer.Option(metavar="VOCAB=MODEL", help="Take this model, train none of that size.")
+    ] = None,
+    append_eos: Annotated[bool, typer.Option("--append-eos", help="End of text after each document.")] = False,
+    backend: Annotated[str, typer.Option(help="fast, or reference.")] = "fast",
+    workers: Annotated[
+        int | None, typer.Option(help="Encoding threads (default: MATCHED_FINEWEB_TOKENIZER_THREADS, else the cores).")
+    ] = None,
+    as_json: Annotated[bool, _JSON] = False,
+    quiet: Annotated[bool, _QUIET] = False,
+) -> None:
+    """Train or reuse tokenizers and export the documents with each; run again after an interruption, it goes on."""
+    from tokenriver.cli.progress import Progress
+    from tokenriver.cli.summaries import print_json
+    from tokenriver.cli.transfers import Transfers
+    from tokenriver.golfing.export import export_golf
+    from tokenriver.golfing.fetch import GolfSource
+
+    def say(found: Documents) -> None:
+        if not quiet:
+            print(f"{human_count(found.n_docs)} documents, {human_count(found.n_val)} of them val", flush=True)
+            print(
+                f"docs_sha256 {found.sha256}"
+                + ("" if not (found.sidecar or {}).get("docs_sha256") else " (as the sidecar says)"),
+                flush=True,
+            )
+
+    if docs is None and repo_id is None and "MATCHED_FINEWEB_REPO_ID" not in os.environ:
+        raise UsageError("give the documents with --docs, or the repository that holds them with --repo-id")
+    source = GolfSource.chosen(repo_id, remote_root) if docs is None or repo_id is not None else None
+    transfers = Transfers(quiet=quiet or docs is not None)
+    with transfers:
+        done = export_golf(
+            tokenizer_config=tokenizer_config,
+            output_root=output_root,
+            docs=docs,
+            source=source,
+            num_val_docs=num_val_docs,
+            chunk_tokens=chunk_tokens,
+            tokenizer_train_docs=tokenizer_train_docs,
+            skip_byte=skip_byte,
+            reuse_sp_models=_models(reuse_sp_model or []),
+            append_eos=append_eos,
+            backend=backend,  # type: ignore[arg-type]  # the build refuses other words
+            workers=workers,
+            stage=lambda name, total: Progress(total, label=name, quiet=quiet),
+            transfer=transfers,
+            on_docs=say,
+        )
+    if as_json:
+        print_json(done)
+    elif not quiet:
+        _print_exported(done)
+
+
+def _models(words: list[str]) -> dict[int, Path]:
+    models = {}
+    for word in words:
+        size, equals, path = word.partition("=")
+        if not equals or not size.isdecimal() or not path:
+            raise UsageError(f"--reuse-sp-model {word!r}: expected VOCAB=MODEL, such as 1024=fineweb_1024_bpe.model")
+        models[int(size)] = Path(path)
+    return models
+
+
+def _print_exported(done: GolfExported) -> None:
+    for name, stats in done.datasets.items():
+        kept = " (was there)" if name in done.kept else ""
+        print(
+            f"{name}: {human_count(stats['tokens_val'])} val tokens in {stats['files_val']} files, "
+            f"{human_count(stats['tokens_train'])} train tokens in {stats['files_train']} files{kept}"
+        )
+    for note in done.notes:
+        print(note)
+    print(f"wrote {done.manifest} in {done.seconds:.1f} s")
+
+
+@golf_app.command("score")
+def score_command(
+    model: Annotated[str, typer.Option(metavar="MODULE:CALLABLE", help="model(x, y) -> mean loss in nats.")],
+    val: Annotated[str, typer.Option(metavar="DIR", help="Folder of the export, or a pattern of val shards.")],
+    tokenizer: Annotated[str, typer.Option(help="The export's tokenizer: .model or byte JSON.")],
+    seq_len: Annotated[int, typer.Option(min=1, help="Tokens in a sequence.")] = 1024,
+    val_batch_size: Annotated[int, typer.Option(min=1, help="Tokens in a batch over all ranks and steps.")] = 524_288,
+    grad_accum_steps: Annotated[
+        int | None, typer.Option(min=1, help="Steps that a batch is cut into (default: 8 over the ranks).")
+    ] = None,
+    device: Annotated[str | None, typer.Option(help="torch device; the model then gets tensors.")] = None,
+    as_json: Annotated[bool, _JSON] = False,
+) -> None:
+    """Print val_loss and val_bpb of a model over the val shards; under torchrun over all ranks."""
+    from tokenriver.cli.eval import load_model
+    from tokenriver.cli.summaries import print_json
+    from tokenriver.golfing.score import score_golf
+
+    rank, world_size = _join_ranks(device)
+    score = score_golf(
+        load_model(model),
+        val=val,
+        tokenizer=tokenizer,
+        seq_len=seq_len,
+        val_batch_size=val_batch_size,
+        grad_accum_steps=grad_accum_steps or max(1, 8 // world_size),
+        device=device,
+    )
+    if rank == 0 and as_json:
+        print_json(score)
+    elif rank == 0:
+        print(f"val_loss {score.val_loss:.8f}")
+        print(f"val_bpb {score.val_bpb:.8f}")
+        print(f"{human_count(score.targets)} targets, {human_count(score.n_bytes)} bytes, {world_size} ranks")
+
+
+def _join_ranks(device: str | None) -> tuple[int, int]:
+    """Join the processes that torchrun started; (rank, ranks)."""
+    world_size = int(os.environ.get("WORLD_SIZE", "1"))
+    if world_size == 1:
+        return 0, 1
+    try:
+        import torch.distributed as dist
+    except ImportError:
+        raise UsageError(
+            f"WORLD_SIZE is {world_size}, which needs the extra: pip install 'tokenriver[torch]'"
+        ) from None
+    if not dist.is_initialized():
+        dist.init_process_group("nccl" if (device or "cpu").startswith("cuda") else "gloo")
+    return dist.get_rank(), world_size

@@ -1,0 +1,286 @@
+"""Fetch a published Parameter Golf export: manifest first, all val shards, the first train shards, the tokenizer.
+
+Its manifest holds no hashes, so a file is right when its SHA-256 is the one that the Hub's listing gives, its header
+agrees with its size, and the val tokens in all are those of the manifest.
+"""
+
+from __future__ import annotations
+
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tokenriver.errors import HubError, IntegrityError, UsageError
+from tokenriver.hub.client import head
+from tokenriver.hub.crew import DEFAULT_CONNECTIONS, fetch_files
+from tokenriver.hub.names import below, checked_name
+from tokenriver.hub.repository import Repository, explained, open_repository
+from tokenriver.hub.transfer import FetchJob
+from tokenriver.shards.golf_manifest import (
+    GOLF_MANIFEST,
+    GOLF_SIDECAR,
+    GolfManifest,
+    read_golf_manifest,
+    read_golf_sidecar,
+)
+from tokenriver.shards.layouts import BUILD_RECORD, CORPUS_RECORD, GOLF_NAME
+from tokenriver.shards.reader import read_header
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tokenriver.hub.transfer import TransferSink
+    from tokenriver.shards.golf_manifest import GolfDataset
+
+__all__ = [
+    "DEFAULT_REPO_ID",
+    "DEFAULT_TRAIN_SHARDS",
+    "GolfCheck",
+    "GolfFetched",
+    "GolfSource",
+    "check_golf",
+    "fetch_golf",
+    "plan_files",
+]
+
+DEFAULT_REPO_ID = "willdepueoai/parameter-golf"
+"""The challenge's own repository; MATCHED_FINEWEB_REPO_ID names another."""
+
+DEFAULT_REMOTE_ROOT = "datasets"
+DEFAULT_TRAIN_SHARDS = 80
+
+
+@dataclass(frozen=True, slots=True)
+class GolfSource:
+    """Where an export is published: the repository and the folder in it that becomes the local root."""
+
+    repo_id: str
+    remote_root: str
+    revision: str = "main"
+
+    @classmethod
+    def chosen(
+        cls,
+        repo_id: str | None = None,
+        remote_root: str | None = None,
+        *,
+        revision: str = "main",
+        environment: Mapping[str, str] | None = None,
+    ) -> GolfSource:
+        """What is given, else MATCHED_FINEWEB_REPO_ID and MATCHED_FINEWEB_REMOTE_ROOT_PREFIX, else the challenge's."""
+        env = os.environ if environment is None else environment
+        repo_id = repo_id or env.get("MATCHED_FINEWEB_REPO_ID") or DEFAULT_REPO_ID
+        if remote_root is None:
+            remote_root = env.get("MATCHED_FINEWEB_REMOTE_ROOT_PREFIX", DEFAULT_REMOTE_ROOT)
+        remote_root = remote_root.strip("/")
+        if remote_root not in ("", "."):
+            checked_name(remote_root, source="--remote-root")
+        return cls(repo_id, "" if remote_root == "." else remote_root, revision)
+
+    def remote(self, name: str) -> str:
+        """The path in the repository of a file named relative to the root."""
+        return f"{self.remote_root}/{name}" if self.remote_root else name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GolfFetched:
+    """What `fetch_golf` did: paths of all files asked for, how many came over the network, and their bytes in all."""
+
+    root: Path
+    repo_id: str
+    commit: str
+    dataset: str
+    files: list[Path] = field(repr=False)
+    fetched: int
+    n_bytes: int
+    val_tokens: int
+    train_tokens: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GolfCheck:
+    """What `check_golf` found: files asked for, and for each that cannot be had, why."""
+
+    commit: str
+    checked: int
+    problems: dict[str, str]
+
+    @property
+    def ok(self) -> bool:
+        """Whether every file of the manifest can be had."""
+        return not self.problems
+
+
+def plan_files(
+    manifest: GolfManifest, *, variant: str, train_shards: int | None = DEFAULT_TRAIN_SHARDS, with_docs: bool = False
+) -> list[str]:
+    """The files of a fetch, relative to the root: val shards, train shards, tokenizer, documents.
+
+    Raises UsageError for a variant that the manifest does not have (listing those it has) and for more train shards
+    than were published; None means all of them.
+    """
+    dataset = _dataset(manifest, variant)
+    published = dataset.stats.files_train
+    if train_shards is not None and not 0 <= train_shards <= published:
+        raise UsageError(
+            f"--train-shards is {train_shards}, but {dataset.name} was published with {published} train shards; "
+            f"give 0 to {published}"
+        )
+    tokenizer = manifest.tokenizer(dataset.tokenizer_name)
+    files = dataset.shards("val") + dataset.shards("train", train_shards)
+    files += tokenizer.artifacts if tokenizer is not None else []
+    if with_docs:
+        files += [manifest.docs_jsonl, GOLF_SIDECAR]
+    return files
+
+
+def _dataset(manifest: GolfManifest, variant: str) -> GolfDataset:
+    dataset = manifest.dataset(variant)
+    if dataset is None:
+        there = ", ".join(d.variant for d in manifest.datasets) or "none"
+        raise UsageError(f"--variant {variant} is not in the manifest; there are: {there}")
+    return dataset
+
+
+def fetch_golf(
+    *,
+    variant: str = "sp1024",
+    train_shards: int | None = DEFAULT_TRAIN_SHARDS,
+    with_docs: bool = False,
+    root: str | os.PathLike[str] = "data",
+    repo_id: str | None = None,
+    remote_root: str | None = None,
+    revision: str = "main",
+    connections: int = DEFAULT_CONNECTIONS,
+    progress: TransferSink | None = None,
+) -> GolfFetched:
+    """Fetch an export into `root`; files that are there and whole are not fetched again, wrong ones are.
+
+    Raises UsageError (unknown variant, too many shards), HubError (not published, not reachable), IntegrityError (a
+    file that stays wrong, a name that leads out of `root`), FormatError (a manifest or shard that is none).
+    """
+    source = GolfSource.chosen(repo_id, remote_root, revision=revision)
+    folder = Path(root)
+    repository = open_repository(source.repo_id, revision=source.revision)
+    manifest_job = _job(repository, source, folder, GOLF_MANIFEST)
+    fetched = fetch_files(repository, [manifest_job], progress=progress)
+    manifest = read_golf_manifest(manifest_job.path)
+    names = plan_files(manifest, variant=variant, train_shards=train_shards, with_docs=with_docs)
+    dataset = _dataset(manifest, variant)
+    _refuse_missing(repository, source, dataset, names)
+    if train_shards is None or train_shards == dataset.stats.files_train:
+        names = _records(repository, source, dataset) + names
+    jobs = [_job(repository, source, folder, name) for name in names]
+    if with_docs:
+        jobs, fetched = _docs_by_sidecar(repository, jobs, fetched, progress)
+    fetched += fetch_files(repository, jobs, connections=connections, progress=progress)
+    val, train = (_tokens(folder, names, split) for split in ("val", "train"))
+    if val != dataset.stats.tokens_val:
+        raise IntegrityError(
+            f"{folder / dataset.path}: the val shards hold {val:,} tokens, {manifest_job.path} says "
+            f"{dataset.stats.tokens_val:,}; the publication contradicts itself: tell the owner of {source.repo_id}"
+        )
+    return GolfFetched(
+        root=folder,
+        repo_id=source.repo_id,
+        commit=repository.commit,
+        dataset=dataset.name,
+        files=[manifest_job.path, *(job.path for job in jobs)],
+        fetched=len(fetched),
+        n_bytes=sum(job.expected.n_bytes or 0 for job in [manifest_job, *jobs]),
+        val_tokens=val,
+        train_tokens=train,
+    )
+
+
+def _job(repository: Repository, source: GolfSource, folder: Path, name: str) -> FetchJob:
+    where = f"{GOLF_MANIFEST} of {repository.repo_id}"
+    path = below(folder, name, source=where)
+    remote = source.remote(name)
+    if name == GOLF_MANIFEST and remote not in repository.files:
+        raise HubError(
+            f"{remote}: not in the repository {repository}, so it holds no Parameter Golf export there; give its "
+            "folder with --remote-root"
+        )
+    return FetchJob(remote, path, repository.expected(remote))
+
+
+def _docs_by_sidecar(
+    repository: Repository, jobs: list[FetchJob], fetched: list[FetchJob], progress: TransferSink | None
+) -> tuple[list[FetchJob], list[FetchJob]]:
+    """Fetch the documents' sidecar and hold the documents to its docs_sha256."""
+    *others, docs, sidecar = jobs
+    fetched = fetched + fetch_files(repository, [sidecar], progress=progress)
+    facts, _ = read_golf_sidecar(sidecar.path)
+    if facts.docs_sha256 is not None:
+        expected = docs.expected.with_sha256(facts.docs_sha256, name=docs.name, source=GOLF_SIDECAR)
+        docs = FetchJob(docs.name, docs.path, expected)
+    return [*others, docs, sidecar], fetched
+
+
+def _refuse_missing(repository: Repository, source: GolfSource, dataset: GolfDataset, names: list[str]) -> None:
+    missing = [name for name in names if source.remote(name) not in repository.files]
+    if not missing:
+        return
+    shards = [name for name in missing if name.startswith(f"{dataset.path}/")]
+    if len(shards) == len([name for name in names if name.startswith(f"{dataset.path}/")]):
+        raise HubError(
+            f"{dataset.name}: the manifest lists it, but the repository {repository} holds none of its shards "
+            f"({source.remote(dataset.path)}/…): it was never uploaded"
+        )
+    listed = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
+    raise HubError(f"{dataset.name}: the manifest lists files that the repository {repository} does not hold: {listed}")
+
+
+def _records(repository: Repository, source: GolfSource, dataset: GolfDataset) -> list[str]:
+    """Our own records beside the shards, with which `verify` knows every hash; only with all shards."""
+    names = [f"{dataset.path}/{GOLF_NAME}{record}" for record in (CORPUS_RECORD, BUILD_RECORD)]
+    return [name for name in names if source.remote(name) in repository.files]
+
+
+def _tokens(folder: Path, names: list[str], split: str) -> int:
+    return sum(read_header(folder / name).n_tokens for name in names if f"_{split}_" in name.rpartition("/")[2])
+
+
+def check_golf(
+    *,
+    repo_id: str | None = None,
+    remote_root: str | None = None,
+    revision: str = "main",
+    root: str | os.PathLike[str] = "data",
+    connections: int = DEFAULT_CONNECTIONS,
+) -> GolfCheck:
+    """Ask the server for every file that the manifest lists, all variants, without fetching any but the manifest."""
+    source = GolfSource.chosen(repo_id, remote_root, revision=revision)
+    repository = open_repository(source.repo_id, revision=source.revision)
+    job = _job(repository, source, Path(root), GOLF_MANIFEST)
+    fetch_files(repository, [job])
+    manifest = read_golf_manifest(job.path)
+    names: dict[str, None] = {}
+    for dataset in manifest.datasets:
+        names |= dict.fromkeys(plan_files(manifest, variant=dataset.name, train_shards=None))
+    with ThreadPoolExecutor(connections) as pool:
+        remote = [source.remote(checked_name(name, source=str(job.path))) for name in names]
+        found = list(pool.map(lambda name: _problem(repository, name), remote))
+    problems = {name: problem for name, problem in zip(names, found, strict=True) if problem is not None}
+    return GolfCheck(commit=repository.commit, checked=len(names), problems=problems)
+
+
+def _problem(repository: Repository, name: str) -> str | None:
+    """Why a file cannot be had, or None: listed, and served with the size that is listed."""
+    if name not in repository.files:
+        return "not in the repository"
+    if repository.offline:
+        return None
+    try:
+        with explained(name):
+            response = head(repository.url(name))
+    except HubError as error:
+        return str(error).removeprefix(f"{name}: ")
+    size = response.headers.get("X-Linked-Size") or response.headers.get("Content-Length")
+    expected = repository.files[name].n_bytes
+    if response.status_code == 200 and size is not None and int(size) != expected:
+        return f"served with {int(size):,} bytes, listed with {expected:,}"
+    return None

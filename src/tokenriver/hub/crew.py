@@ -1,0 +1,42 @@
+"""Several files at once, and everything that stays in doubt named together at the end."""
+
+from __future__ import annotations
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+from tokenriver.errors import UsageError
+from tokenriver.hub.transfer import fetch_file
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tokenriver.hub.repository import Repository
+    from tokenriver.hub.transfer import FetchJob, TransferSink
+
+__all__ = ["DEFAULT_CONNECTIONS", "fetch_files"]
+
+DEFAULT_CONNECTIONS = 8
+"""Files under way at the same time; the Hub serves each from another place, so a few together fill a line."""
+
+
+def fetch_files(
+    repository: Repository,
+    jobs: Sequence[FetchJob],
+    *,
+    connections: int = DEFAULT_CONNECTIONS,
+    progress: TransferSink | None = None,
+) -> list[FetchJob]:
+    """Fetch files, the first ones first; the jobs that were not there already.
+
+    The first failure stops what has not begun; it is raised when what is under way has ended.
+    """
+    if connections < 1:
+        raise UsageError(f"--connections is {connections}; it must be 1 or more")
+    with ThreadPoolExecutor(connections, thread_name_prefix="tokenriver-fetch") as pool:
+        futures = [pool.submit(fetch_file, repository, job, progress=progress) for job in jobs]
+        try:
+            return [job for job, future in zip(jobs, futures, strict=True) if future.result()]
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise

@@ -1,0 +1,266 @@
+"""One file from the Hub to its place: through a part beside it, hashed as it arrives, named when it is right.
+
+huggingface_hub opens the connection (its session, headers, and back-off with Retry-After); a body that breaks off
+is gone on with from where it stopped, and a part from an earlier run is too.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import filelock
+
+from tokenriver.errors import FormatError, HubError, IntegrityError, TokenRiverError
+from tokenriver.files import PART_SUFFIX, fsync_directory
+from tokenriver.hub.checks import Digest, Expected
+from tokenriver.hub.client import raise_for_status, stream
+from tokenriver.hub.repository import Repository, explained
+from tokenriver.shards.header import HEADER_BYTES, parse_header
+from tokenriver.shards.manifest import MAX_JSON_BYTES, read_limited
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+__all__ = ["FetchJob", "TransferSink", "fetch_bytes", "fetch_file", "locked"]
+
+_BROKEN_BODIES = 5
+"""Connections in a row that may end without one new byte before the transfer is given up."""
+
+_WRONG_BODIES = 2
+"""Whole bodies with a wrong hash before the file is given up: the second is asked for anew from its first byte."""
+
+
+class TransferSink(Protocol):
+    """Told of every file: its bytes there so far and in all; `done` = `total` comes last, also for one found whole."""
+
+    def __call__(self, name: str, done: int, total: int) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class FetchJob:
+    """A file of a repository, the path it goes to, and what it must be."""
+
+    name: str
+    path: Path
+    expected: Expected
+
+
+def fetch_file(repository: Repository, job: FetchJob, *, progress: TransferSink | None = None) -> bool:
+    """Bring one file to its path, whole and right; True if it was fetched, False if it was there already.
+
+    Processes that want the same file wait for the first, then find it. A file that is there and wrong is replaced; it
+    keeps its name until the right one is there. Raises IntegrityError naming the file when what arrives stays wrong,
+    HubError when it cannot be had.
+    """
+    total = job.expected.n_bytes or 0
+
+    def report(done: int) -> None:
+        if progress is not None:
+            progress(job.name, done, max(total, done))
+
+    part = job.path.with_name(job.path.name + PART_SUFFIX)
+    job.path.parent.mkdir(parents=True, exist_ok=True)
+    if _is_whole(job) and not part.exists() and not _lock_file(job.path).exists():
+        report(total)
+        return False
+    with locked(job.path):
+        if _is_whole(job):
+            part.unlink(missing_ok=True)  # of a process that was killed
+            report(total)
+            return False
+        if part.is_symlink():
+            part.unlink()
+        cached = repository.cached(job.name)
+        if cached is None or not _take_from_cache(cached, job, part):
+            if repository.offline:
+                raise HubError(f"{job.path}: HF_HUB_OFFLINE is set, and the cache holds no right copy of {job.name}")
+            _download(repository, job, part, report)
+        _check_shard(part, job)
+        part.replace(job.path)
+        fsync_directory(job.path.parent)
+    report(total)
+    return True
+
+
+def fetch_bytes(repository: Repository, name: str) -> bytes:
+    """A small file's content, checked like any other; FormatError past the limit of manifests and records."""
+    with tempfile.TemporaryDirectory(prefix="tokenriver-") as folder:
+        job = FetchJob(name, Path(folder) / "file", repository.expected(name))
+        if (job.expected.n_bytes or 0) > MAX_JSON_BYTES:
+            raise FormatError(f"{name} in {repository}: {job.expected.n_bytes:,} bytes; such a file is far smaller")
+        fetch_file(repository, job)
+        return read_limited(job.path)
+
+
+def _is_whole(job: FetchJob) -> bool:
+    """Whether the file is there and right. A link counts by what it leads to; one that leads nowhere is replaced."""
+    if not job.path.exists():
+        return False
+    if job.path.is_dir():
+        raise IntegrityError(f"{job.path}: a folder stands where the file {job.name} belongs; move it away")
+    return job.expected.problem_of(job.path) is None
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold the lock of one file among all processes that want to write it; a process that ends lets go."""
+    lock_file = _lock_file(path)
+    lock = filelock.FileLock(lock_file)
+    with lock:
+        try:
+            yield
+        finally:
+            lock_file.unlink(missing_ok=True)
+
+
+def _lock_file(path: Path) -> Path:
+    return path.with_name(f".{path.name}.lock")
+
+
+def _take_from_cache(cached: Path, job: FetchJob, part: Path) -> bool:
+    """Link (else copy) the cache's copy as the part; False when it is not right."""
+    blob = cached.resolve()
+    if job.expected.problem_of(blob) is not None:
+        return False
+    part.unlink(missing_ok=True)
+    try:
+        os.link(blob, part)
+    except OSError:  # another file system, or one without hard links
+        shutil.copyfile(blob, part)
+        if (problem := job.expected.problem_of(part)) is not None:
+            raise IntegrityError(
+                f"{part}: copied from the cache with {problem}; is the disk full or failing?"
+            ) from None
+    return True
+
+
+def _download(repository: Repository, job: FetchJob, part: Path, report: Callable[[int], None]) -> None:
+    """Fill the part until its hash is right."""
+    problem: str | None = None
+    for _ in range(_WRONG_BODIES + part.exists()):  # what an earlier run left may be of another file
+        body = _Body(part, job.expected)
+        try:
+            body.fill(repository, job.name, report)
+            problem = body.problem()
+        except IntegrityError:
+            part.unlink()
+            raise
+        finally:
+            body.close()
+        if problem is None:
+            return
+        part.unlink()
+    raise IntegrityError(
+        f"{job.path}: the Hub's copy arrived {_WRONG_BODIES} times with {problem}; the file was not kept: try again "
+        f"later, or tell the owner of {repository.repo_id}"
+    )
+
+
+class _Body:
+    """The part of a file: how much of it is there, and the hash of that much."""
+
+    def __init__(self, part: Path, expected: Expected) -> None:
+        self._expected = expected
+        self._file = open(part, "r+b" if part.exists() else "w+b", buffering=0)  # noqa: SIM115
+        self._digest = Digest(expected)
+        self.n_bytes = os.fstat(self._file.fileno()).st_size
+        if expected.n_bytes is not None and self.n_bytes > expected.n_bytes:
+            self.empty()
+        else:
+            self._digest.update_from(part)
+            self._file.seek(self.n_bytes)
+
+    def fill(self, repository: Repository, name: str, report: Callable[[int], None]) -> None:
+        """Ask for what is missing until it is there; HubError when the connection keeps breaking."""
+        idle = 0
+        while self._expected.n_bytes is None or self.n_bytes < self._expected.n_bytes:
+            before = self.n_bytes
+            failure = self._ask(repository, name, report)
+            if failure is None and (self._expected.n_bytes is None or self.n_bytes >= self._expected.n_bytes):
+                break
+            idle = idle + 1 if self.n_bytes <= before else 0
+            if idle >= _BROKEN_BODIES:
+                raise HubError(
+                    f"{name}: the connection broke off {idle} times in a row without a new byte, at {self.n_bytes:,} "
+                    f"of {self._expected.n_bytes or 0:,} ({failure or 'the server ended it early'}); run the same "
+                    "command again, it goes on from there"
+                )
+        os.fsync(self._file.fileno())
+
+    def _ask(self, repository: Repository, name: str, report: Callable[[int], None]) -> str | None:
+        """One request; what broke it off, or None. A part that the server will not go on with is begun anew."""
+        with (
+            explained(f"{name} in {repository}"),
+            stream(repository.url(name), start=self.n_bytes) as response,
+        ):
+            if response.status_code == 416:
+                self.empty()
+                return "HTTP 416, nothing at that position"
+            raise_for_status(response)
+            if self.n_bytes and not _goes_on_at(response, self.n_bytes):
+                self.empty()
+                if response.status_code == 206:
+                    return "the server sent another range than asked for"
+            try:
+                for chunk in response.iter_raw():
+                    self._write(chunk)
+                    report(self.n_bytes)
+            except (TokenRiverError, OSError):
+                raise
+            except Exception as error:
+                # Whatever broke the body off (the classes differ between versions of the client); it must not reach
+                # the client's back-off, which can only try again before the first byte.
+                return f"{type(error).__name__}: {error}"
+        return None
+
+    def _write(self, chunk: bytes) -> None:
+        limit = self._expected.n_bytes
+        if limit is not None and self.n_bytes + len(chunk) > limit:
+            raise IntegrityError(
+                f"{self._file.name}: the server sends more than the {limit:,} bytes that there should be"
+            )
+        view = memoryview(chunk)
+        while view:
+            view = view[self._file.write(view) :]
+        self._digest.update(chunk)
+        self.n_bytes += len(chunk)
+
+    def empty(self) -> None:
+        """Begin anew."""
+        self._file.seek(0)
+        self._file.truncate()
+        self._digest = Digest(self._expected)
+        self.n_bytes = 0
+
+    def problem(self) -> str | None:
+        """What is wrong with the whole body."""
+        return self._expected.problem(self.n_bytes, self._digest)
+
+    def close(self) -> None:
+        """Leave the part as it is."""
+        self._file.close()
+
+
+def _goes_on_at(response: Any, start: int) -> bool:
+    """Whether a response carries the bytes from `start` on (206 with that range), not the whole file (200)."""
+    served: str = response.headers.get("Content-Range", "")
+    return response.status_code == 206 and served.startswith(f"bytes {start}-")
+
+
+def _check_shard(part: Path, job: FetchJob) -> None:
+    """A shard's header must be one, and agree with its size, even where no hash is known."""
+    if not job.path.name.endswith(".bin"):
+        return
+    with open(part, "rb") as file:
+        raw = file.read(HEADER_BYTES)
+    try:
+        parse_header(raw, part.stat().st_size, job.path)
+    except FormatError:
+        part.unlink()
+        raise
