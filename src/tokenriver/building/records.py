@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -139,7 +140,7 @@ def _build_record(
         options=resolved,
         inputs=[
             InputRecord(
-                path="-" if source.stream is not None else str(source.path.resolve()),
+                path="-" if source.stream is not None else os.path.abspath(source.file),  # noqa: PTH100 - a Path costs, with many sources
                 name=source.name,
                 n_bytes=hashes[i].n_bytes,
                 sha256=hashes[i].sha256,

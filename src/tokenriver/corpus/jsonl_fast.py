@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.json as pj
 
 from tokenriver.batches import TextBatch, positions_of
@@ -117,10 +116,11 @@ def read_columns(
     splits = ids = None
     if options.split_field:
         sides = _one_chunk(table[options.split_field])
-        places = None if sides is None else pc.index_in(sides, value_set=pa.array(list(SPLIT_VALUES)))
-        if places is None or places.null_count:
+        coded = None if sides is None or sides.null_count else sides.dictionary_encode()
+        if coded is None or not set(coded.dictionary.to_pylist()) <= set(SPLIT_VALUES):
             return None
-        splits = np.array(list(SPLIT_VALUES.values()), np.uint8)[places.to_numpy()]
+        values = [SPLIT_VALUES[side] for side in coded.dictionary.to_pylist()]
+        splits = np.array(values, np.uint8)[coded.indices.to_numpy()]
     if options.id_field:
         column = _one_chunk(table[options.id_field])
         if column is None:
