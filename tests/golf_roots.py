@@ -13,26 +13,6 @@ if TYPE_CHECKING:
 
 TEXT = "river water runs down to the sea and never turns back over stones; 12 boats, 7 bridges, café, 河"
 WORDS = TEXT.split()
-    "river",
-    "water",
-    "runs",
-    "down",
-    "to",
-    "the",
-    "sea",
-    "and",
-    "never",
-    "turns",
-    "back",
-    "over",
-    "stones;",
-    "12",
-    "boats,",
-    "7",
-    "bridges,",
-    "café,",
-    "河",
-]
 
 
 def write_documents(path: Path, n: int = 120, *, seed: int = 3) -> Path:

@@ -133,12 +133,7 @@ def test_models_are_reused_by_option_and_by_record(tmp_path: Path) -> None:
     golf_roots.make_root(tmp_path)
     model = tmp_path / "mine.model"
     shutil.copy(tmp_path / "export/tokenizers/fineweb_300_bpe.model", model)
-    byte_and_sp = {
-        "name": "sp_bpe_300",
-        "dataset_suffix": "sp300",
-        "vocab_size": 300,
-        "reuse_model_path": "../mine.model",
-    }
+    spec = {"name": "sp_bpe_300", "dataset_suffix": "sp300", "vocab_size": 300, "reuse_model_path": "../mine.model"}
     for i, changes in enumerate(
         (
             {"reuse_sp_models": {300: model}},
