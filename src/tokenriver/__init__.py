@@ -29,10 +29,8 @@ if TYPE_CHECKING:
     from tokenriver.evals.make import make_eval_file
     from tokenriver.evals.scoring import Scores, score
     from tokenriver.loader.train import Batch, TrainLoader
-    from tokenriver.shards.discover import Finding
     from tokenriver.shards.reader import Shard, open_shard
     from tokenriver.shards.verify import Finding, VerifyReport, verify
-    from tokenriver.shards.verify import VerifyReport, verify
     from tokenriver.shards.writer import write_shard
     from tokenriver.tokenizers.base import Tokenizer
     from tokenriver.tokenizers.load import load_tokenizer
@@ -48,7 +46,6 @@ _HOMES = {
     "CorpusSummary": "corpus.shards",
     "EvalLoader": "evals.loader",
     "Finding": "shards.verify",
-    "Finding": "shards.discover",
     "FormatError": "errors",
     "IntegrityError": "errors",
     "MissingDependencyError": "errors",
