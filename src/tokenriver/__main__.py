@@ -1,8 +1,19 @@
-"""`python -m tokenriver` is the command `tokenriver`."""
+"""The command `tokenriver`, also as `python -m tokenriver`; Ctrl-C while it is still importing is one line too."""
 
 import sys
 
-from tokenriver.cli import main
+__all__ = ["main"]
+
+
+def main() -> int:
+    """Run the command line and return its exit code."""
+    try:
+        from tokenriver.cli import main as run
+    except KeyboardInterrupt:
+        print("tokenriver: interrupted", file=sys.stderr)
+        return 130
+    return run()
+
 
 if __name__ == "__main__":
     sys.exit(main())

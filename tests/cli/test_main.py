@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+import warnings
 from pathlib import Path
 
 import pytest
 
 from tokenriver import __version__, cli, write_shard
+from tokenriver.cli.stopping import StoppedError, Terminated
 from tokenriver.errors import CorpusError, UsageError
+from tokenriver.tokenizers.base import encoder_failure
 
 SRC = Path(cli.__file__).parents[2]
 
@@ -108,6 +112,8 @@ def test_a_reader_that_goes_away_ends_the_command_quietly(tmp_path: Path) -> Non
         (PermissionError(13, "Permission denied", "/x"), 1, "tokenriver: /x: Permission denied\n"),
         (OSError("odd"), 1, "tokenriver: odd\n"),
         (KeyboardInterrupt(), 130, "tokenriver: interrupted\n"),
+        (Terminated(), 143, "tokenriver: terminated\n"),
+        (StoppedError("interrupted; go on", 130), 130, "tokenriver: interrupted; go on\n"),
         (ZeroDivisionError("division by zero"), 1, "internal error, please report it: ZeroDivisionError"),
     ],
 )
@@ -122,3 +128,71 @@ def test_every_error_becomes_one_line(
     printed = capsys.readouterr().err
     assert line in printed
     assert printed.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("number", "code", "word"), [(signal.SIGINT, 130, "interrupted"), (signal.SIGTERM, 143, "terminated")]
+)
+def test_a_signal_is_no_failure_of_an_encoder_and_ends_the_command(
+    number: signal.Signals, code: int, word: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+
+    def command(**_options: object) -> None:
+        try:
+            signal.raise_signal(number)
+        except BaseException as error:
+            raise encoder_failure(error) from error
+
+    monkeypatch.setattr(cli, "app", command)
+    assert cli.main([]) == code
+    assert capsys.readouterr().err == f"tokenriver: {word}\n"
+    assert signal.getsignal(signal.SIGTERM) == before
+
+
+def test_an_interruption_that_the_parser_swallowed_is_told(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(cli, "app", lambda **_options: 130)
+    assert cli.main([]) == 130
+    assert capsys.readouterr().err == "tokenriver: interrupted\n"
+
+
+def test_an_interruption_while_importing_is_one_line() -> None:
+    program = (
+        "import sys, runpy\n"
+        "class Stop:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'typer': raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Stop())\n"
+        "runpy.run_module('tokenriver', run_name='__main__')\n"
+    )
+    result = subprocess.run(
+        [sys.executable, "-c", program],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+        env={**os.environ, "PYTHONPATH": str(SRC)},
+    )
+    assert (result.returncode, result.stderr) == (130, "tokenriver: interrupted\n")
+
+
+def test_a_warning_is_one_line_and_quiet_hides_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def command(**_options: object) -> None:
+        warnings.warn("slower,\nbecause", stacklevel=1)
+
+    monkeypatch.setattr(cli, "app", command)
+    filters = list(warnings.filters)
+    with warnings.catch_warnings():
+        warnings.simplefilter("default")
+        assert cli.main([]) == 0
+    assert capsys.readouterr().err == "tokenriver: warning: slower, because\n"
+    monkeypatch.undo()
+    (tmp_path / "a.jsonl").write_bytes(b'{"text":"a"}\n')
+    words = ["build", str(tmp_path / "a.jsonl"), "--tokenizer", "byte", "--out", str(tmp_path), "--quiet"]
+    assert cli.main(words) == 0
+    assert capsys.readouterr().err == ""
+    assert warnings.filters == filters

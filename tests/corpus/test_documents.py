@@ -167,6 +167,12 @@ def test_fields_can_be_looked_at_without_losing_standard_input(monkeypatch: pyte
     assert peek_fields(find_sources([mixed / "c.jsonl.zst"])) == ["id", "text"]
 
 
+@pytest.mark.parametrize("first", [b"{bad\n", b"[1]\n", b"\n\n", b'{"text":"a\x0bb","split":"val"}\n'])
+def test_fields_are_those_of_the_first_record_that_is_one(tmp_path: Path, first: bytes) -> None:
+    (tmp_path / "d.jsonl").write_bytes(first + b'{"text":"c","split":"train"}\n')
+    assert peek_fields(find_sources([tmp_path / "d.jsonl"])) == ["text", "split"]
+
+
 def test_a_real_pipe_is_read_in_binary() -> None:
     code = (
         "from tokenriver.corpus.documents import *\n"

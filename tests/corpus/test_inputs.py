@@ -13,6 +13,7 @@ import pytest
 
 from tokenriver.corpus.documents import Position, SourceOptions, find_sources, read_blocks
 from tokenriver.corpus.inputs import InputFacts, InputHasher
+from tokenriver.corpus.shards import write_corpus
 from tokenriver.errors import CorpusError, IntegrityError
 
 if TYPE_CHECKING:
@@ -110,3 +111,18 @@ def test_an_error_in_the_reader_stops_the_thread(inputs: Path) -> None:
     with pytest.raises(RuntimeError, match="stop"):
         fail()
     assert not hasher._thread.is_alive()
+
+
+def test_a_corpus_file_that_is_not_what_its_manifest_says_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(b'{"text":"abc"}\n' * 9)
+    write_corpus([tmp_path / "a.jsonl"], tmp_path / "corpus", format="parquet")
+    shard = tmp_path / "corpus" / "corpus-00000.parquet"
+    raw = shard.read_bytes()
+    shard.write_bytes(raw.replace(b"parquet-cpp", b"parquet-cqq"))
+    assert shard.stat().st_size == len(raw)
+    sources = find_sources([tmp_path / "corpus"])
+    with InputHasher(sources) as hasher:
+        for _ in read_blocks(sources, OPTIONS, on_raw=hasher.tap):
+            pass
+        with pytest.raises(IntegrityError, match=r"corpus-00000.parquet: sha256 is .* the corpus's manifest says"):
+            hasher.finish()

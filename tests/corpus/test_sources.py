@@ -39,6 +39,14 @@ def test_hidden_files_and_unknown_kinds_are_passed_over_in_a_directory(tmp_path:
     assert [source.name for source in find_sources([tmp_path])] == ["a.jsonl"]
 
 
+def test_records_of_builds_are_no_documents(tmp_path: Path) -> None:
+    for name in ("a.jsonl", "x_BUILD.json", "x_CORPUS.json", "fineweb_MANIFEST.json", "x_build.json"):
+        put(tmp_path / name)
+    assert [source.name for source in find_sources([tmp_path])] == ["a.jsonl", "x_build.json"]
+    assert [source.name for source in find_sources([f"{tmp_path}/*.json"])] == ["x_build.json"]
+    assert [source.name for source in find_sources([tmp_path / "x_BUILD.json"])] == ["x_BUILD.json"]
+
+
 def test_a_glob_is_sorted_by_name_and_names_are_relative_to_its_fixed_part(tmp_path: Path) -> None:
     for name in ("2/a.jsonl", "10/a.jsonl", "2/b.jsonl", "2/c.md"):
         put(tmp_path / name)

@@ -151,3 +151,12 @@ def test_a_writer_refuses_to_pass_31_bits(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match=r"over 2,147,483,647 ids"):
         writer.append(np.arange(2))
     writer.discard()
+
+
+def test_a_variant_or_vocabulary_that_does_not_exist_is_refused_before_any_file(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="variant 'uint8' is not known; choose one of auto, uint16"):
+        write_shard(tmp_path / "x.bin", [1], variant="uint8")  # type: ignore[arg-type]
+    for vocab_size in (-1, 2**31):
+        with pytest.raises(UsageError, match="a header names a vocabulary of"):
+            write_shard(tmp_path / "x.bin", [1], vocab_size=vocab_size)
+    assert list(tmp_path.iterdir()) == []

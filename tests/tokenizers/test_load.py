@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import gzip
 import json
+import socket
+import time
 
 import pytest
 import tiktoken
@@ -83,16 +85,44 @@ def test_an_encoding_name_without_network_says_which_file_to_give(monkeypatch):
         load_tokenizer("cl100k_base")
 
 
-def test_a_hub_id_without_network_says_which_file_to_give(monkeypatch):
-    import huggingface_hub
-    from huggingface_hub.errors import LocalEntryNotFoundError
+def no_network(monkeypatch) -> None:
+    """Every connection fails at once, and the wait between two tries would be noticed."""
 
-    def refuse(*_args: object) -> None:
-        raise LocalEntryNotFoundError("not in the cache and outgoing traffic is disabled")
+    def refuse(*_args: object, **_words: object) -> None:
+        raise OSError("no network here")
 
-    monkeypatch.setattr(huggingface_hub, "hf_hub_download", refuse)
+    def wait(_seconds: float) -> None:
+        raise AssertionError("a retry loop")
+
+    monkeypatch.setattr(socket, "getaddrinfo", refuse)
+    monkeypatch.setattr(socket.socket, "connect", refuse)
+    monkeypatch.setattr(time, "sleep", wait)
+
+
+def test_a_hub_id_without_network_says_at_once_which_file_to_give(monkeypatch, tmp_path):
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    no_network(monkeypatch)
     with pytest.raises(TokenizerError, match=r"some/model: .*give the path of its tokenizer.json"):
         load_tokenizer("some/model")
+
+
+def test_a_hub_id_in_the_cache_needs_no_network(monkeypatch, folder, tmp_path):
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    no_network(monkeypatch)
+    snapshot = tmp_path / "models--some--model" / "snapshots" / ("a" * 40)
+    snapshot.mkdir(parents=True)
+    (tmp_path / "models--some--model" / "refs").mkdir()
+    (tmp_path / "models--some--model" / "refs" / "main").write_text("a" * 40)
+    (snapshot / "tokenizer.json").write_bytes((folder / "tokenizer.json").read_bytes())
+    (snapshot / "generation_config.json").write_text('{"eos_token_id": 7}')
+    tokenizer = load_tokenizer("some/model")
+    assert tokenizer.tokenizer_id == "model"
+    assert tokenizer.sha256 == load_tokenizer(folder).sha256
+    assert tokenizer.separator_id == 7
 
 
 @pytest.mark.parametrize("name", ["missing/tokenizer.json", "missing.model", "/no/such/folder", "a b"])

@@ -1,6 +1,7 @@
 """The command `tokenriver`: one module a command; each parses, calls one library function and prints.
 
-Exit codes: 0 done, 1 our errors (bad input, findings of verify), 2 a command line that cannot work, 130 interrupted.
+Exit codes: 0 done, 1 our errors (bad input, findings of verify), 2 a command line that cannot work, 130 interrupted,
+143 terminated.
 An error is one line on standard error, never a traceback; TOKENRIVER_DEBUG=1 shows the traceback too.
 """
 
@@ -9,6 +10,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+import warnings
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -22,6 +24,7 @@ from tokenriver.cli.eval import eval_app
 from tokenriver.cli.golf import golf_app
 from tokenriver.cli.inspect import inspect_command
 from tokenriver.cli.publish import publish_command
+from tokenriver.cli.stopping import StoppedError, stop_of, terminable
 from tokenriver.cli.tokenizer_file import tokenizer_file_command
 from tokenriver.cli.trace import trace_command
 from tokenriver.cli.train_tokenizer import train_tokenizer_command
@@ -76,12 +79,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
         # A document or a file name may hold what the console's encoding lacks; that is no reason to stop.
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
+    words = None if arguments is None else list(arguments)
     try:
-        code = app(args=None if arguments is None else list(arguments), prog_name="tokenriver", standalone_mode=False)
-        sys.stdout.flush()
-    except (KeyboardInterrupt, typer.Abort):
-        print("tokenriver: interrupted", file=sys.stderr)
-        return 130
+        with terminable() as terminated, warnings.catch_warnings():
+            warnings.showwarning = _show_warning
+            code = app(args=words, prog_name="tokenriver", standalone_mode=False)
+            sys.stdout.flush()
+        if code == _INTERRUPTED:  # what the parser makes of a KeyboardInterrupt, silently
+            raise terminated[0] if terminated else KeyboardInterrupt
+    except (KeyboardInterrupt, typer.Abort) as stop:
+        word, code = stop_of(stop) if isinstance(stop, KeyboardInterrupt) else ("interrupted", _INTERRUPTED)
+        print(f"tokenriver: {word}", file=sys.stderr)
+        return code
     except BrokenPipeError:
         # The reader of our output went away (`| head`). Python would complain again when it flushes at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -94,8 +103,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return code if isinstance(code, int) else 0
 
 
+_INTERRUPTED = 130
+
+
+def _show_warning(message: Warning | str, *_where: object, **_more: object) -> None:
+    """A warning is one line too; where in the code it was raised is of no use to a user."""
+    print(f"tokenriver: warning: {' '.join(str(message).splitlines())}", file=sys.stderr)
+
+
 def _explain(error: Exception) -> tuple[str, int]:
     """The one line and the exit code for an error."""
+    if isinstance(error, StoppedError):
+        return str(error), error.code
     if isinstance(error, TokenRiverError):
         return str(error), 2 if isinstance(error, UsageError) else 1
     if hasattr(error, "format_message"):

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import signal
-import sys
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+import warnings
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tokenriver.cli.stopping import StoppedError, stop_of
 from tokenriver.files import human_bytes, human_count
 
 if TYPE_CHECKING:
-    from types import FrameType
-
     from tokenriver.building.build import BuildSummary
 
 __all__ = ["build_command", "unescaped"]
@@ -51,12 +49,8 @@ def build_command(
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
 ) -> None:
     """Turn documents into token shards with their manifest; run again after an interruption, it goes on."""
-    from tokenriver.building.build import build
-    from tokenriver.cli.progress import Progress
-    from tokenriver.corpus.sources import find_sources
-
-    signal.signal(signal.SIGTERM, _terminated)
-    total = sum(source.n_bytes or 0 for source in find_sources(inputs)) if not quiet else 0
+    if quiet:
+        warnings.simplefilter("ignore")  # the command's own filters: `main` puts the old ones back
     options: dict[str, Any] = {
         "tokenizer_id": tokenizer_id,
         "dataset": dataset,
@@ -79,24 +73,24 @@ def build_command(
         "restart": restart,
     }
     try:
-        with Progress(total or None, label="building", quiet=quiet) as progress:
-            summary = build(inputs, tokenizer=tokenizer, out=out, progress=progress, **options)
-    except (KeyboardInterrupt, _Terminated) as stop:
-        word, code = ("interrupted", 130) if isinstance(stop, KeyboardInterrupt) else ("terminated", 143)
-        print(f"tokenriver: {word}; the same command goes on from the last finished shard", file=sys.stderr)
-        raise typer.Exit(code) from None
+        summary = _build(inputs, tokenizer, out, options, quiet=quiet)
+    except KeyboardInterrupt as stop:
+        word, code = stop_of(stop)
+        raise StoppedError(f"{word}; the same command goes on from the last finished shard", code) from None
     if as_json:
         _print_json(summary)
     elif not quiet:
         _print_summary(summary)
 
 
-class _Terminated(BaseException):
-    """SIGTERM, raised where the build is so that it stops as cleanly as for Ctrl-C."""
+def _build(inputs: list[str], tokenizer: str, out: str, options: dict[str, Any], *, quiet: bool) -> BuildSummary:
+    from tokenriver.building.build import build
+    from tokenriver.cli.progress import Progress
+    from tokenriver.corpus.sources import find_sources
 
-
-def _terminated(_signal: int, _frame: FrameType | None) -> NoReturn:
-    raise _Terminated
+    total = sum(source.n_bytes or 0 for source in find_sources(inputs)) if not quiet else 0
+    with Progress(total or None, label="building", quiet=quiet) as progress:
+        return build(inputs, tokenizer=tokenizer, out=out, progress=progress, **options)
 
 
 def unescaped(separator: str | None) -> str | None:

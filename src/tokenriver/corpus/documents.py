@@ -123,7 +123,7 @@ def parse_block(raw: RawBlock, options: SourceOptions) -> DocumentBlock:
 
 
 def peek_fields(sources: Sequence[Source]) -> list[str]:
-    """Field or column names of the first record there is, to see whether it has a `split`; [] for plain text.
+    """Field or column names of the first good record, to see whether it has a `split`; [] for plain text.
 
     Nothing is lost for reading later: what is taken from standard input is put back.
     """
@@ -132,35 +132,43 @@ def peek_fields(sources: Sequence[Source]) -> list[str]:
             return parquet_columns(source)
         if source.kind == "txt":
             return []
-        line = _first_line(source)
-        if line:
-            return record_fields(line) or []
+        fields = _first_fields(source)
+        if fields is not None:
+            return fields
     return []
 
 
-def _first_line(source: Source) -> bytes:
-    """The first line that is not blank; standard input gets back what was taken from it."""
+def _first_fields(source: Source) -> list[str] | None:
+    """The fields of a source's first record; standard input gets back what was taken from it."""
     if source.stream is None:
         chunks = read_chunks(source, read_bytes=1 << 16)
         try:
-            return _line_of(chunks, bytearray())
+            return _fields_in(chunks, bytearray())
         finally:
             chunks.close()
     taken = bytearray()
     try:
-        return _line_of(iter(functools.partial(source.stream.read, 1 << 16), b""), taken)
+        return _fields_in(iter(functools.partial(source.stream.read, 1 << 16), b""), taken)
     finally:
         source.stream.unread(bytes(taken))
 
 
-def _line_of(chunks: Iterator[bytes], taken: bytearray) -> bytes:
+_PEEK_LINES = 1000
+"""Lines that are looked at for a record: beyond as many bad ones, nothing in the file is to be trusted."""
+
+
+def _fields_in(chunks: Iterator[bytes], taken: bytearray) -> list[str] | None:
+    lines = itertools.islice(_lines_of(chunks, taken), _PEEK_LINES)
+    return next((fields for line in lines if (fields := record_fields(line)) is not None), None)
+
+
+def _lines_of(chunks: Iterator[bytes], taken: bytearray) -> Iterator[bytes]:
     begin = searched = 0
     for chunk in chunks:
         taken += chunk
         while (newline := taken.find(b"\n", searched)) >= 0:
-            line = bytes(memoryview(taken)[begin:newline])
+            yield bytes(memoryview(taken)[begin:newline])
             begin = searched = newline + 1
-            if line.strip():
-                return line
         searched = len(taken)
-    return bytes(memoryview(taken)[begin:])
+    if begin < len(taken):
+        yield bytes(memoryview(taken)[begin:])

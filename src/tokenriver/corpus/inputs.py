@@ -107,7 +107,10 @@ class InputHasher:
             self._changed.notify_all()
 
     def finish(self) -> list[InputFacts]:
-        """Facts of every source in order, once reading is over; raises what hashing raised."""
+        """Facts of every source in order, once reading is over; raises what hashing raised.
+
+        IntegrityError for a file of a corpus that is not what the corpus's manifest says.
+        """
         self._hand_over()
         self.__exit__(None, None, None)
         if self._error is not None:
@@ -117,6 +120,11 @@ class InputHasher:
                 if source.stream is not None:
                     raise CorpusError("standard input was not read to its end, so it has no checksum")
                 self._facts[index] = hash_source(source)
+            if source.sha256 is not None and self._facts[index].sha256 != source.sha256:
+                raise IntegrityError(
+                    f"{source}: sha256 is {self._facts[index].sha256}, but the corpus's manifest says {source.sha256}: "
+                    "the bytes changed; fetch or write it again"
+                )
         return [self._facts[index] for index in range(len(self._sources))]
 
     def _run(self) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tokenriver.corpus.blocks import DocumentBlock, Segment
-from tokenriver.corpus.jsonl_careful import parse_careful
+from tokenriver.corpus.jsonl_careful import careful_fields, parse_careful
 from tokenriver.corpus.jsonl_fast import BOM, parse_fast
 from tokenriver.corpus.streams import READ_BYTES, read_chunks
 
@@ -55,8 +55,9 @@ def parse_jsonl(segments: list[Segment], options: SourceOptions) -> list[Documen
 
 def record_fields(line: bytes) -> list[str] | None:
     """The field names of one line, or None where it is no JSON object."""
+    body = line.removeprefix(BOM)
     try:
         # Raw: a value may be hundreds of megabytes, and only the names are wanted.
-        return list(msgspec.json.decode(line.removeprefix(BOM), type=dict[str, msgspec.Raw]))
+        return list(msgspec.json.decode(body, type=dict[str, msgspec.Raw]))
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
-        return None
+        return careful_fields(body)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from tokenriver.corpus.sources import SourceOptions
 
-__all__ = ["parse_careful"]
+__all__ = ["careful_fields", "parse_careful"]
 
 _BLANKS = b" \t\r\n"
 """White space of JSON: a line of nothing else is blank."""
@@ -109,7 +109,7 @@ def _second_look(
     except UnicodeDecodeError as error:
         invalid, decoded = error, line.decode(errors="surrogateescape")
     try:
-        value = json.loads(decoded, parse_int=_parse_int)
+        value = _load(decoded)
     except (ValueError, RecursionError) as error:
         rescued = _one_record(line, options)
         if rescued is not None:
@@ -154,6 +154,20 @@ def _one_record(line: bytes, options: SourceOptions) -> tuple[str, dict[str, Any
     if ids is not None and options.id_field:
         record[options.id_field] = ids[0]
     return text, record
+
+
+def careful_fields(line: bytes) -> list[str] | None:
+    """The field names of a line, or None where it is no JSON object, by the rules of the second look."""
+    try:
+        value = _load(line.decode(errors="surrogateescape"))
+    except (ValueError, RecursionError):
+        return None
+    return list(value) if isinstance(value, dict) else None
+
+
+def _load(text: str) -> Any:
+    """JSON, not strict: a raw control character in a string is text (JSON asks for an escape, some writers forget)."""
+    return json.loads(text, parse_int=_parse_int, strict=False)
 
 
 def _parse_int(digits: str) -> int | str:

@@ -9,7 +9,7 @@ import glob
 import os
 import stat
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Literal
 
@@ -44,6 +44,9 @@ KINDS: dict[str, tuple[Kind, Compression]] = {
     ".txt.zst": ("txt", "zst"),
 }
 """Ending of a file (in any case) → what it holds and how it is compressed. `.json` is read as JSON lines."""
+
+_RECORDS = ("_BUILD.json", "_CORPUS.json", "_MANIFEST.json")
+"""Records that stand beside shards, with a data set's name before them (docs/format.md): never documents."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +97,8 @@ class Source:
     """One file (or standard input) that holds documents.
 
     `file` is its path as it was found; `name` the path relative to the input that found it, with "/" (never
-    absolute); `n_bytes` the size of the file when it was found, None for standard input; `stream` only for that.
+    absolute); `n_bytes` the size of the file when it was found, None for standard input; `stream` only for that;
+    `sha256` what a corpus manifest says of the file.
     """
 
     file: str
@@ -103,6 +107,7 @@ class Source:
     compression: Compression
     n_bytes: int | None
     stream: Pushback | None = None
+    sha256: str | None = None
 
     @property
     def path(self) -> Path:
@@ -116,10 +121,11 @@ class Source:
 def find_sources(inputs: Sequence[str | os.PathLike[str]], options: SourceOptions | None = None) -> list[Source]:
     """The sources that the inputs name, in the order given.
 
-    An input is a file, a directory (searched through; names that begin with "." or "_" and files of other kinds are
-    passed over; sorted by relative path), a corpus directory (the files of its manifest, sizes checked), a glob
-    (sorted by path) or "-" (JSONL on standard input). Raises CorpusError for an input that is missing, of an unknown
-    kind, or matches nothing, IntegrityError for a corpus whose files are missing or of another size.
+    An input is a file, a directory (searched through; names that begin with "." or "_", the records of builds and
+    files of other kinds are passed over; sorted by relative path), a corpus directory (the files of its manifest,
+    sizes checked), a glob (sorted by path) or "-" (JSONL on standard input). Raises CorpusError for an input that is
+    missing, of an unknown kind, or matches nothing, IntegrityError for a corpus whose files are missing or of another
+    size.
     """
     del options  # the same signature as the readers; nothing in it changes which files there are
     if not inputs:
@@ -155,6 +161,10 @@ def _kind_of(name: str) -> tuple[Kind, Compression] | None:
     return KINDS.get(lower[dot:]) if dot >= 0 else None
 
 
+def _holds_documents(name: str) -> bool:
+    return _kind_of(name) is not None and not name.endswith(_RECORDS)
+
+
 def _source(file: str, name: str) -> Source:
     kind = _kind_of(file)
     if kind is None:
@@ -173,7 +183,7 @@ def _directory_files(directory: Path) -> Iterator[Source]:
     for folder, subfolders, files in os.walk(directory, onerror=_raise):
         subfolders[:] = [name for name in subfolders if not name.startswith((".", "_"))]
         parts = Path(folder).relative_to(directory).parts
-        found += [(*parts, name) for name in files if not name.startswith((".", "_")) and _kind_of(name) is not None]
+        found += [(*parts, name) for name in files if not name.startswith((".", "_")) and _holds_documents(name)]
     if not found:
         raise CorpusError(f"{directory}: no documents in this directory; expected files ending in {', '.join(KINDS)}")
     root = str(directory)
@@ -188,7 +198,7 @@ def _raise(error: OSError) -> None:
 def _glob_files(pattern: str) -> Iterator[Source]:
     matches = [Path(match) for match in glob.iglob(pattern, recursive=True)]  # noqa: PTH207
     files = sorted(
-        (path for path in matches if path.is_file() and _kind_of(path.name) is not None), key=lambda path: path.parts
+        (path for path in matches if path.is_file() and _holds_documents(path.name)), key=lambda path: path.parts
     )
     if not files:
         what = f"{len(matches)} matches, none of them a file of a known kind" if matches else "nothing"
@@ -218,4 +228,4 @@ def _corpus_files(directory: Path) -> Iterator[Source]:
                 f"{path}: {source.n_bytes:,} bytes, but {CORPUS_MANIFEST} says {file.n_bytes:,}; "
                 "fetch or write it again"
             )
-        yield source
+        yield replace(source, sha256=file.sha256)

@@ -12,7 +12,7 @@ import numpy as np
 
 from tokenriver.errors import FormatError, UsageError
 from tokenriver.files import PART_SUFFIX, fsync_directory, sha256_file
-from tokenriver.shards.header import MAX_SHARD_TOKENS, ShardHeader, Variant, variant_for
+from tokenriver.shards.header import MAX_SHARD_TOKENS, VARIANTS, ShardHeader, Variant, variant_for
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -122,8 +122,13 @@ def write_shard(
     """Write one shard from ids [n_tokens] of any integer dtype; the file is whole or absent.
 
     `variant` "auto" takes uint16 when every id below `vocab_size` fits (65,536), else uint32; with `vocab_size` 0
-    (unknown) the largest id decides. Raises FormatError, before any file exists, for an id that does not fit.
+    (unknown) the largest id decides. Raises, before any file exists, FormatError for an id that does not fit and
+    UsageError for a variant or vocabulary that does not exist.
     """
+    if variant not in ("auto", *VARIANTS):
+        raise UsageError(f"variant {variant!r} is not known; choose one of auto, {', '.join(VARIANTS)}")
+    if not 0 <= vocab_size <= MAX_SHARD_TOKENS:
+        raise UsageError(f"a header names a vocabulary of 0 (unknown) to {MAX_SHARD_TOKENS:,} ids, not {vocab_size:,}")
     array = np.asarray(ids)
     if array.size == 0:
         array = array.astype(np.uint32)
