@@ -25,9 +25,10 @@ def publish_command(
     from tokenriver.hub.publish import publish
 
     if quiet:
-        from huggingface_hub.utils import disable_progress_bars
+        from huggingface_hub.utils import disable_progress_bars, logging
 
         disable_progress_bars()
+        logging.set_verbosity_error()
     summary = publish(directory, repo, private=private, dry_run=dry_run)
     if as_json:
         from tokenriver.cli.summaries import print_json
