@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import io
 import json
+import logging
 from typing import TYPE_CHECKING
 
 import golf_roots
-import huggingface_hub.utils
 import pytest
 import shard_sets
 from local_hub import Fault, LocalHub
@@ -49,7 +49,7 @@ def test_publish_and_download_say_what_they_did(
     assert (code, err) == (0, "")
     assert json.loads(out)["fetched"] == 1
     assert run(capsys, "publish", made, "me/tales", "--quiet") == (0, "", "")
-    huggingface_hub.utils.logging.set_verbosity_warning()
+    logging.getLogger("huggingface_hub").setLevel(logging.WARNING)
 
 
 @pytest.mark.usefixtures("waits")
