@@ -14,6 +14,7 @@ import pytest
 from tokenriver.errors import TokenRiverError
 from tokenriver.golfing.export import export_golf
 from tokenriver.golfing.fetch import GolfSource, plan_files
+from tokenriver.golfing.score import score_golf
 from tokenriver.shards.golf_manifest import read_golf_manifest, read_golf_sidecar
 from tokenriver.shards.verify import verify
 
@@ -81,6 +82,30 @@ def test_an_export_equals_the_recorded_one(shared: Path, tmp_path: Path, name: s
         byte_json = (tmp_path / "tokenizers" / "fineweb_pure_byte_260.json").read_bytes()
         assert hashlib.sha256(byte_json).hexdigest() == case["byte_tokenizer_json_sha256"]
     assert verify(tmp_path / "datasets").ok
+
+
+def test_a_score_over_the_export_is_the_recorded_one(shared: Path, tmp_path: Path) -> None:
+    words = place(shared, cases(shared / "vectors/golf_export.json")["fineweb_val20"], tmp_path)
+    export_golf(**words, skip_byte=True)
+    losses = {"two": lambda _x, _y: 2.0, "hash": lambda x, y: 1.5 + ((31 * int(x.sum()) + int(y.sum())) % 1000) / 1000}
+    n_compared = 0
+    for case in json.loads((shared / "vectors/golf_bpb.json").read_bytes())["validation"]:
+        if case["source"] != "fw_sp1024_val" or case["status"] != "ok" or case["world_size"] > 1:
+            continue
+        score = score_golf(
+            losses[case["loss"]],
+            val=tmp_path / "datasets/fineweb10B_sp1024",
+            tokenizer=tmp_path / "tokenizers/fineweb_1024_bpe.model",
+            seq_len=case["seq_len"],
+            val_batch_size=case["val_batch_size"],
+            grad_accum_steps=case["grad_accum_steps"],
+        )
+        (rank,) = case["ranks"]
+        assert (score.targets, score.n_bytes) == (rank["tokens"], rank["bytes"])
+        assert score.val_loss == pytest.approx(rank["val_loss"], rel=1e-12)
+        assert score.val_bpb == pytest.approx(rank["val_bpb"], rel=1e-12)
+        n_compared += 1
+    assert n_compared == 2
 
 
 def test_the_published_manifest_plans_eighty_train_shards(shared: Path) -> None:

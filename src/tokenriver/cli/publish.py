@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Annotated
 
 import typer
@@ -28,6 +29,7 @@ def publish_command(
         from huggingface_hub.utils import disable_progress_bars
 
         disable_progress_bars()
+        logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     summary = publish(directory, repo, private=private, dry_run=dry_run)
     if as_json:
         from tokenriver.cli.summaries import print_json

@@ -134,7 +134,7 @@ def explained(what: str) -> Iterator[None]:
     except OSError:
         raise
     except Exception as error:  # the client's errors of transport are of other classes in other versions of it
-        raise HubError(f"{what}: the Hub cannot be reached ({type(error).__name__}: {_first_line(error)})") from error
+        raise HubError(f"{what}: no answer from the Hub ({type(error).__name__}: {_first_line(error)})") from error
 
 
 def _status(error: Any) -> str:
