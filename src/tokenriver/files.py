@@ -11,12 +11,23 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-__all__ = ["PART_SUFFIX", "atomic_write", "fsync_directory", "human_bytes", "human_count", "sha256_file"]
+__all__ = ["PART_SUFFIX", "atomic_write", "fsync_directory", "human_bytes", "human_count", "naming", "sha256_file"]
 
 PART_SUFFIX = ".part"
 """Ending of a file that is not whole yet. Nothing that reads data ever matches it."""
 
 _HASH_CHUNK = 1 << 20
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Give an OSError of a file that is open already (a full disk above all) the name of the file."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(path)
+        raise
 
 
 @contextmanager
@@ -28,7 +39,7 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
     """
     part = path.with_name(path.name + PART_SUFFIX)
     try:
-        with open(part, "wb") as file:
+        with naming(part), open(part, "wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import hashlib
+import io
 import json
 import os
 
@@ -13,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import tokenriver
+from tokenriver import train_tokenizer, write_corpus
 from tokenriver.building.pipeline import default_workers, in_order, read_ahead
 
 
@@ -260,3 +263,29 @@ def test_uint32_is_taken_where_the_vocabulary_needs_it(tmp_path):
     path = tmp_path / "wide.bin"
     tokenriver.write_shard(path, np.array([70000]), vocab_size=70001)
     assert tokenriver.open_shard(path).variant == "uint32"
+
+
+def test_the_sample_is_about_as_large_as_asked_for_whatever_the_input_is(tmp_path, monkeypatch):
+    texts = make_texts(3000)
+    plain = write_jsonl(tmp_path / "docs.jsonl", texts)
+    raw = plain.read_bytes()
+    (tmp_path / "docs.jsonl.gz").write_bytes(gzip.compress(raw))
+    write_corpus([plain], tmp_path / "corpus", format="parquet")
+    for i, name in enumerate(("docs.jsonl", "docs.jsonl.gz", "corpus")):
+        sampled = build(tmp_path / name, tmp_path / f"out{i}", verify_sample=100).sampled
+        assert 60 <= sampled <= 250, name
+    # Nobody knows how long standard input is: each block's share is of what has come so far.
+    monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(raw)))
+    sampled = build("-", tmp_path / "piped", verify_sample=100, block_bytes=len(raw) // 20).sampled
+    assert 100 <= sampled <= 500
+    assert build(plain, tmp_path / "none", verify_sample=0).sampled == 0
+
+
+def test_the_llama_3_variant_takes_the_end_of_text_where_there_is_no_begin(tmp_path):
+    train_tokenizer(make_texts(50), kind="byte-bpe", vocab_size=300, out=tmp_path / "bpe")
+    source = write_jsonl(tmp_path / "docs.jsonl", ["a", "b"])
+    words = {"tokenizer": tmp_path / "bpe", "layout": "llmc", "format": "llama-3"}
+    summary = build(source, tmp_path / "out", **words)
+    ids = tokenriver.load_tokenizer(tmp_path / "bpe").encode("ab").tolist()
+    assert summary.separator_id == 0
+    assert ids_of(tmp_path / "out", "*.bin") == [0, ids[0], 0, ids[1]]

@@ -198,8 +198,9 @@ def test_a_full_disk_is_one_error_and_a_rerun_completes(tmp_path):
     try:
         source = write_jsonl(tmp_path / "docs.jsonl", make_texts(1000, words=60))
         words = {"tokenizer": "byte260", "shard_tokens": 20_000, "block_bytes": 20_000, "split": "hash:0.1"}
-        with pytest.raises(OSError, match="No space left"):
+        with pytest.raises(OSError, match="No space left") as full:
             tokenriver.build([source], out=mount / "out", **words)
+        assert str(full.value.filename).startswith(str(mount)), "the error names the file"
         directory = directory_of(mount / "out", "tokens")
         for path in directory.glob("*.bin"):
             tokenriver.open_shard(path)

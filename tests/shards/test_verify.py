@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from shard_sets import SEPARATOR, VOCAB, make_cut_set, make_tokens_set
 
-from tokenriver import UsageError, open_shard, write_shard
+from tokenriver import UsageError, build, open_shard, write_corpus, write_shard
 from tokenriver.shards import scan as scan_module
 from tokenriver.shards.scan import Crew, scan_shard
 from tokenriver.shards.verify import VerifyReport, verify
@@ -426,3 +426,21 @@ def test_a_separator_or_vocabulary_wider_than_the_ids_is_simply_never_met(tmp_pa
 def test_no_workers_is_a_usage_error(tokens_set: Path) -> None:
     with pytest.raises(UsageError, match="--workers is 0"):
         verify(tokens_set, workers=0)
+
+
+def test_a_corpus_is_named_as_what_it_is(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(b'{"text":"a"}\n')
+    write_corpus([tmp_path / "a.jsonl"], tmp_path / "corpus")
+    assert [f.problem for f in verify(tmp_path / "corpus").findings] == [
+        "a corpus (documents), not token shards; build checks it when it reads it"
+    ]
+
+
+def test_the_facts_of_a_build_without_its_record_are_unfinished(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(b'{"text":"a"}\n')
+    build(tmp_path / "a.jsonl", tokenizer="byte", out=tmp_path / "out", layout="llmc", dataset="web")
+    assert verify(tmp_path / "out").ok
+    (tmp_path / "out" / "web_BUILD.json").unlink()
+    assert [f.problem for f in verify(tmp_path / "out").findings] == [
+        "unfinished: no web_BUILD.json, which a build writes last; run the build again"
+    ]

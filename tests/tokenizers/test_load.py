@@ -125,7 +125,7 @@ def test_a_hub_id_in_the_cache_needs_no_network(monkeypatch, folder, tmp_path):
     assert tokenizer.separator_id == 7
 
 
-@pytest.mark.parametrize("name", ["missing/tokenizer.json", "missing.model", "/no/such/folder", "a b"])
+@pytest.mark.parametrize("name", ["missing/tokenizer.json", "missing.model", "/no/such/folder", "a b", "./no", "../no"])
 def test_a_path_that_is_not_there_is_no_hub_id(name):
     with pytest.raises(TokenizerError, match="no tokenizer at"):
         load_tokenizer(name)
@@ -154,3 +154,20 @@ def test_a_file_that_gigatoken_is_not_proven_on_warns_once_and_takes_the_referen
     assert len(caught) == 1
     assert tokenizer.backend == "reference"
     assert tokenizer.encode_batch(["A b"]).n_reference == 1
+
+
+def test_both_files_of_gpt2_name_the_pair_and_a_missing_one_is_named(tmp_path):
+    (tmp_path / "vocab.bpe").write_text("#version: 0.2\n")
+    with pytest.raises(TokenizerError, match=r"encoder.json: missing"):
+        load_tokenizer(tmp_path / "vocab.bpe")
+    (tmp_path / "encoder.json").write_text("{}")
+    (tmp_path / "vocab.bpe").unlink()
+    with pytest.raises(TokenizerError, match=r"vocab.bpe: missing"):
+        load_tokenizer(tmp_path / "encoder.json")
+
+
+@pytest.mark.parametrize("texts", ["abc", b"abc", ["a", None], ["a", 5], [["a"]]])
+def test_what_is_no_batch_of_texts_is_refused(folder, texts):
+    for tokenizer in (load_tokenizer("byte"), load_tokenizer(folder)):
+        with pytest.raises(TokenizerError, match=r"a batch is a sequence of texts|not a text; expected str or bytes"):
+            tokenizer.encode_batch(texts)

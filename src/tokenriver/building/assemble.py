@@ -103,7 +103,7 @@ class BlockEncoder:
         dtype: np.dtype[np.unsignedinteger],
         separator: Separator,
         hash_fraction: Fraction | None,
-        sample_every: int,
+        verify_sample: int,
     ) -> None:
         self._tokenizer = tokenizer
         self._source_options = source_options
@@ -111,7 +111,8 @@ class BlockEncoder:
         self._dtype = dtype
         self._separator = separator
         self._hash_fraction = hash_fraction
-        self._sample_every = sample_every
+        self._verify_sample = verify_sample
+        self._expected_bytes = _expected_text_bytes(sources)
         self._special = _SpecialTexts(tokenizer.special_texts)
 
     def encode_block(self, raw: RawBlock) -> EncodedBlock:
@@ -124,7 +125,7 @@ class BlockEncoder:
         del raw
         given = block.splits if self._hash_fraction is None else hash_split(block.texts, self._hash_fraction)
         special_texts = self._special.count(block.texts)
-        sample = self._choose_sample(block.texts)
+        sample = self._choose_sample(block.texts, end)
         tokens = self._encode(block)
         lengths = block.texts.lengths
         block = replace(block, texts=TextBatch.from_texts([]))
@@ -173,12 +174,17 @@ class BlockEncoder:
                 f"{self._tokenizer.vocab_size:,}"
             )
 
-    def _choose_sample(self, texts: TextBatch) -> dict[int, bytes]:
-        """Texts spread evenly over the block, by their index: one for every `sample_every` bytes, and never none."""
+    def _choose_sample(self, texts: TextBatch, end: Position) -> dict[int, bytes]:
+        """Texts spread evenly over the block, by their index: its share of the sample by bytes, and never none.
+
+        Nobody knows how much standard input will bring: there the share is of what has come so far, so the sample
+        grows with the logarithm of the input.
+        """
         n = len(texts)
-        if not self._sample_every or not n:
+        if not self._verify_sample or not n:
             return {}
-        wanted = min(n, -(-int(texts.offsets[-1] - texts.offsets[0]) // self._sample_every))
+        whole = self._expected_bytes or end.offset
+        wanted = min(n, -(-int(texts.offsets[-1] - texts.offsets[0]) * self._verify_sample // max(1, whole)))
         chosen = np.unique((np.arange(wanted) + 0.5) * n // max(wanted, 1)).astype(np.int64)
         return {i: texts[i] for i in chosen[texts.lengths[chosen] <= _SAMPLE_BYTES].tolist()}
 
@@ -196,6 +202,17 @@ class BlockEncoder:
                 raise TokenizerError(f"{self._where(block, i)}: {_first_difference(tokens[i], want, self._tokenizer)}")
             lossy += self._tokenizer.decode_bytes(want) != text
         return lossy
+
+
+_TEXT_BYTES = 3
+"""Bytes of text in a byte of a compressed file, about. How many documents are compared depends on it, nothing else."""
+
+
+def _expected_text_bytes(sources: Sequence[Source]) -> int:
+    """About how much text the sources hold; 0 when standard input is among them."""
+    if any(source.stream is not None for source in sources):
+        return 0
+    return sum((s.n_bytes or 0) * (_TEXT_BYTES if s.compression or s.kind == "parquet" else 1) for s in sources)
 
 
 _SAMPLE_BYTES = 4 << 20

@@ -231,7 +231,6 @@ class _Job:
             keep_empty=options.keep_empty,
             document_separator=options.document_separator,
         )
-        total = sum(s.n_bytes or 0 for s in sources)
         encoder = BlockEncoder(
             self.tokenizer,
             source_options,
@@ -239,7 +238,7 @@ class _Job:
             dtype=VARIANTS[self.variant][2],
             separator=self.separator,
             hash_fraction=self.rule.fraction if self.rule.kind == "hash" else None,
-            sample_every=max(1, total // options.verify_sample) if options.verify_sample else 0,
+            verify_sample=options.verify_sample,
         )
         place = InputProgress(sources)
         with InputHasher(sources) as hasher:

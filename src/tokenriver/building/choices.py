@@ -27,7 +27,6 @@ __all__ = ["choose_cutting", "choose_separator", "choose_split", "choose_variant
 
 _DEFAULT_SPLITS: dict[Layout, str] = {"tokens": "hash:0.01", "llmc": "first-shard", "golf": "first-docs:50000"}
 _DEFAULT_COLUMN = "split"
-_LLAMA3_BEGIN_OF_TEXT = 128000
 
 
 def find_origin(inputs: Sequence[str | os.PathLike[str]]) -> Origin:
@@ -73,19 +72,14 @@ def choose_separator(tokenizer: Tokenizer, options: BuildOptions) -> Separator:
     """`--separator` (resolved when the tokenizer was loaded), else the layout's own.
 
     The tokens layout and llm.c's take the tokenizer's end of text; Parameter Golf's and llm.c's Llama-3 variant its
-    begin of text.
+    begin of text, where it has one.
     """
     position = options.separator_position or "before"
     if options.end_id is not None:
         return _with_end(tokenizer, options)
     if options.separator is not None:
         return Separator(tokenizer.separator_id, position)
-    if options.format == "llama-3":
-        begin = tokenizer.bos_id
-        if begin is None and tokenizer.vocab_size > _LLAMA3_BEGIN_OF_TEXT:
-            begin = _LLAMA3_BEGIN_OF_TEXT
-        return Separator(begin, position)
-    if options.layout == "golf" and tokenizer.bos_id is not None:
+    if (options.layout == "golf" or options.format == "llama-3") and tokenizer.bos_id is not None:
         return Separator(tokenizer.bos_id, position)
     return Separator(tokenizer.separator_id, position)
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tokenriver.errors import ResumeError
-from tokenriver.files import fsync_directory
+from tokenriver.files import fsync_directory, naming
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -109,6 +109,7 @@ class Journal:
     def _append(self, entry: dict[str, Any]) -> None:
         assert self._file is not None, "begin or reopen first"
         view = memoryview(msgspec.json.encode(entry) + b"\n")
-        while view:
-            view = view[os.write(self._file, view) :]
-        os.fsync(self._file)
+        with naming(self.path):
+            while view:
+                view = view[os.write(self._file, view) :]
+            os.fsync(self._file)

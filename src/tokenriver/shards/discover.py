@@ -147,7 +147,10 @@ def _look_into(directory: Path, *, skip_corpus: bool = False) -> Found:
         if n.endswith(JOURNAL)
     ]
     if MANIFEST in names:
-        if skip_corpus and not shards and BUILD_RECORD not in names and _is_corpus(directory / MANIFEST):
+        if not shards and BUILD_RECORD not in names and _is_corpus(directory / MANIFEST, surely=not skip_corpus):
+            if not skip_corpus:
+                what = "a corpus (documents), not token shards; build checks it when it reads it"
+                found.findings.append(Finding(directory, what))
             return found
         _add_tokens(found, directory, has_record=BUILD_RECORD in names)
     elif {BUILD_RECORD, CORPUS_RECORD, JOURNAL} & set(names) or any(_is_tokens_name(n) for n in names):
@@ -157,14 +160,20 @@ def _look_into(directory: Path, *, skip_corpus: bool = False) -> Found:
     for name in names:
         if name.endswith(BUILD_RECORD) and name != BUILD_RECORD:
             _add_prefixed(found, directory / name)
+        record = name.removesuffix(CORPUS_RECORD) + BUILD_RECORD
+        if name.endswith(CORPUS_RECORD) and name != CORPUS_RECORD and record not in names:
+            found.findings.append(
+                Finding(directory, f"unfinished: no {record}, which a build writes last; run the build again")
+            )
     _sort_out_rest(found, directory, shards)
     return found
 
 
-def _is_corpus(path: Path) -> bool:
+def _is_corpus(path: Path, *, surely: bool) -> bool:
     """Whether a manifest is that of a corpus: an artifacts root holds those too, and they are not checked here."""
     with open(path, "rb") as file:
-        return b'"tokenizer_id"' not in file.read(1 << 16)
+        head = file.read(1 << 16)
+    return b'"tokenizer_id"' not in head and (b'"n_bytes"' in head or not surely)
 
 
 def _is_tokens_name(name: str) -> bool:

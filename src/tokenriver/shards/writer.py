@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from tokenriver.errors import FormatError, UsageError
-from tokenriver.files import PART_SUFFIX, fsync_directory, sha256_file
+from tokenriver.files import PART_SUFFIX, fsync_directory, naming, sha256_file
 from tokenriver.shards.header import MAX_SHARD_TOKENS, VARIANTS, ShardHeader, Variant, variant_for
 
 if TYPE_CHECKING:
@@ -78,20 +78,23 @@ class ShardWriter:
         if self.n_tokens + narrow.size > MAX_SHARD_TOKENS:
             raise UsageError(f"{self.path}: over {MAX_SHARD_TOKENS:,} ids (2^31 - 1), the most that a shard can hold")
         view = np.ascontiguousarray(narrow).data.cast("B")
-        while view:
-            view = view[self._file.write(view) :]
+        with naming(self.part):
+            while view:
+                view = view[self._file.write(view) :]
         self.n_tokens += narrow.size
 
     def sync(self) -> None:
         """Put what was appended on disk, so that a journal may name its length. May be called by another thread."""
-        os.fsync(self._file.fileno())
+        with naming(self.part):
+            os.fsync(self._file.fileno())
 
     def seal(self) -> ShardFacts:
         """Write the header, fsync, close and hash; the file still has its part name."""
         header = ShardHeader(self._header.variant, self.n_tokens, self._vocab_size)
-        self._file.seek(0)
-        self._file.write(header.to_bytes())
-        with ThreadPoolExecutor(1) as syncing:  # the disk writes while the core hashes
+        # The disk writes while the core hashes.
+        with naming(self.part), ThreadPoolExecutor(1) as syncing:
+            self._file.seek(0)
+            self._file.write(header.to_bytes())
             synced = syncing.submit(os.fsync, self._file.fileno())
             sha256 = sha256_file(self.part)
             synced.result()

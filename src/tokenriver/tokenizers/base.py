@@ -91,11 +91,19 @@ class Tokenizer(Protocol):
 
 
 def as_text_batch(texts: Texts) -> TextBatch:
-    """Join texts into one batch. A lone surrogate or bytes that are not UTF-8 raise TokenizerError naming the text."""
+    """Join texts into one batch.
+
+    TokenizerError for one text instead of a sequence, and, naming the text, for what is neither str nor bytes, a lone
+    surrogate or bytes that are not UTF-8.
+    """
     if isinstance(texts, TextBatch):
         return texts
+    if isinstance(texts, (str, bytes)):
+        raise TokenizerError(f"a batch is a sequence of texts, not one {type(texts).__name__}; encode() takes one text")
     pieces: list[bytes] = []
     for i, text in enumerate(texts):
+        if not isinstance(text, (str, bytes)):
+            raise TokenizerError(f"document {i} is {type(text).__name__}, not a text; expected str or bytes")
         try:
             if isinstance(text, str):
                 pieces.append(text.encode())

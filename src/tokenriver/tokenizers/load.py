@@ -23,7 +23,7 @@ _FORMS = (
     "byte, byte260, a tokenizer.json or a folder with one, a folder with vocab.bpe and encoder.json, "
     "a .tiktoken file, a SentencePiece .model, an encoding name (gpt2, cl100k_base, o200k_base) or a Hub id"
 )
-_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+|[\w-][\w.-]*")
+_HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 _FILE_ENDINGS = (".json", ".json.gz", ".model", ".tiktoken", ".bpe")
 
 
@@ -112,6 +112,10 @@ def _read(path: Path) -> bytes:
 def _from_file(
     path: Path, *, tokenizer_id: str, backend: Backend, separator: int | str | None, pattern: str | None
 ) -> Tokenizer:
+    if path.name in ("vocab.bpe", "encoder.json"):
+        return _from_gpt2_files(
+            path.parent, tokenizer_id=_id_of(path.resolve().parent), backend=backend, separator=separator
+        )
     name = path.name.removesuffix(".gz")
     raw = _read(path)
     if pattern is not None and not name.endswith(".tiktoken"):
@@ -123,10 +127,6 @@ def _from_file(
     if name.endswith(".tiktoken"):
         encoding = pattern or name.removesuffix(".tiktoken")
         return _from_ranks_file(path, raw, encoding, tokenizer_id=tokenizer_id, backend=backend, separator=separator)
-    if path.name in ("vocab.bpe", "encoder.json"):
-        return _from_gpt2_files(
-            path.parent, tokenizer_id=_id_of(path.resolve().parent), backend=backend, separator=separator
-        )
     raise TokenizerError(f"{path}: cannot tell a tokenizer by this file's name; expected {_FORMS}")
 
 
