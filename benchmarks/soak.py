@@ -59,6 +59,8 @@ def soak_round(folder: Path, rng: random.Random) -> dict[str, Any]:
     expected = hashes(folder / "peace")
     kills = 0
     for _ in range(rng.randint(1, 8)):
+        if finished(folder / "kills"):
+            break
         moved = {**words, "workers": rng.choice([1, 2, 3]), "block_bytes": rng.choice([1000, 60_000, 1 << 20])}
         process = start(inputs, folder / "kills", moved)
         try:
