@@ -52,17 +52,19 @@ PHASES = {
 }
 
 
-def run_build(source, out, *, prelude="", **words):
+def run_build(source, out, *, prelude="", stdin=None, **words):
     """A build in a process of its own, with `prelude` run before it."""
     words = {"tokenizer": "byte260", "shard_tokens": 2000, **words}
     code = f"{prelude}\nimport tokenriver\ntokenriver.build([{str(source)!r}], out={str(out)!r}, **{words!r})\n"
-    return subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(code)],
-        env={**os.environ, "PYTHONPATH": SRC},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    with open(stdin or os.devnull, "rb") as given:
+        return subprocess.run(
+            [sys.executable, "-c", textwrap.dedent(code)],
+            env={**os.environ, "PYTHONPATH": SRC},
+            stdin=given,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
 
 
 def directory_of(out, layout):
@@ -121,6 +123,82 @@ def test_many_kills_at_random_moments_of_one_build(tmp_path):
     assert run_build(source, tmp_path / "out", **words).returncode == 0 or kills < 25
     assert hashes(directory) == expected
     assert kills >= 10
+
+
+FOUR_SHARDS = KILL_AT + "kill_after(writer.ShardWriter, 'publish', 4, False)"
+
+
+def test_standard_input_is_gone_on_with_and_another_one_is_refused(tmp_path):
+    texts = make_texts(400)
+    source = write_jsonl(tmp_path / "docs.jsonl", texts)
+    words = {"block_bytes": 1500, "split": "train", "dataset": "docs"}
+    assert run_build("-", tmp_path / "whole", stdin=source, **words).returncode == 0
+    assert run_build("-", tmp_path / "out", stdin=source, prelude=FOUR_SHARDS, **words).returncode == -signal.SIGKILL
+    directory = directory_of(tmp_path / "out", "tokens")
+    journal = (directory / "_JOURNAL").read_bytes()
+    # The first has records of the same length, so nothing but the bytes differs; the last ends too early.
+    first = write_jsonl(tmp_path / "first.jsonl", ["X" + texts[0][1:], *texts[1:]])
+    other = write_jsonl(tmp_path / "other.jsonl", make_texts(400, seed=2, words=50))
+    short = write_jsonl(tmp_path / "short.jsonl", texts[:3])
+    for wrong in (first, other, short, Path(os.devnull)):
+        refused = run_build("-", tmp_path / "out", stdin=wrong, **words)
+        assert refused.returncode == 1, wrong
+        assert "ResumeError: <stdin>: its first" in refused.stderr, (wrong, refused.stderr)
+        assert (directory / "_JOURNAL").read_bytes() == journal
+    assert run_build("-", tmp_path / "out", stdin=source, **words).returncode == 0
+    assert hashes(directory) == hashes(directory_of(tmp_path / "whole", "tokens"))
+
+
+def test_standard_input_need_not_come_again_when_only_the_records_are_missing(tmp_path):
+    source = write_jsonl(tmp_path / "docs.jsonl", make_texts(50))
+    words = {"dataset": "docs"}
+    killed = run_build("-", tmp_path / "out", stdin=source, prelude=KILL_AT + PHASES["before the manifest"], **words)
+    assert killed.returncode == -signal.SIGKILL
+    assert run_build("-", tmp_path / "out", stdin=os.devnull, **words).returncode == 0
+    assert run_build("-", tmp_path / "whole", stdin=source, **words).returncode == 0
+    assert hashes(directory_of(tmp_path / "out", "tokens")) == hashes(directory_of(tmp_path / "whole", "tokens"))
+
+
+def test_bytes_that_changed_behind_size_and_time_never_get_a_manifest(tmp_path):
+    source = write_jsonl(tmp_path / "docs.jsonl", make_texts(400))
+    words = {"block_bytes": 1500, "split": "train"}
+    assert run_build(source, tmp_path, prelude=FOUR_SHARDS, **words).returncode == -signal.SIGKILL
+    raw, times = source.read_bytes(), source.stat()
+    source.write_bytes(raw.replace(b"0 ", b"X ", 1))
+    os.utime(source, ns=(times.st_atime_ns, times.st_mtime_ns))
+    for _ in range(2):
+        refused = run_build(source, tmp_path, **words)
+        assert "docs.jsonl: its first" in refused.stderr
+        assert "the input changed" in refused.stderr
+        assert not (directory_of(tmp_path, "tokens") / "_MANIFEST.json").exists()
+    source.write_bytes(raw)
+    os.utime(source, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert run_build(source, tmp_path, **words).returncode == 0
+    assert run_build(source, tmp_path / "whole", **words).returncode == 0
+    assert hashes(directory_of(tmp_path, "tokens")) == hashes(directory_of(tmp_path / "whole", "tokens"))
+
+
+def test_inputs_behind_the_journal_are_not_read_again_and_keep_the_hash_of_what_was_read(tmp_path):
+    sources = [write_jsonl(tmp_path / f"{i}.jsonl", make_texts(100, seed=i)) for i in range(4)]
+    folder = tmp_path / "docs"
+    folder.mkdir()
+    for source in sources:
+        source.rename(folder / source.name)
+    words = {"block_bytes": 1500, "split": "train"}
+    assert run_build(folder, tmp_path / "whole", **words).returncode == 0
+    thirtieth = KILL_AT + "kill_after(writer.ShardWriter, 'publish', 30, False)"
+    assert run_build(folder, tmp_path / "out", prelude=thirtieth, **words).returncode == -signal.SIGKILL
+    no_reading = """
+        from tokenriver.corpus import inputs
+        original = inputs.hash_source
+        def only_the_current(source, *mark):
+            assert source.name not in ("0.jsonl", "1.jsonl"), source
+            return original(source, *mark)
+        inputs.hash_source = only_the_current
+    """
+    again = run_build(folder, tmp_path / "out", prelude=textwrap.dedent(no_reading), **words)
+    assert again.returncode == 0, again.stderr
+    assert hashes(directory_of(tmp_path / "out", "tokens")) == hashes(directory_of(tmp_path / "whole", "tokens"))
 
 
 def test_a_changed_input_option_or_tokenizer_is_refused_by_name(tmp_path):

@@ -156,8 +156,8 @@ class _Job:
             writer = DatasetWriter(self._shape(), journal)
             resumed = False
             try:
-                position, resumed = self._take_up(journal, writer)
-                hashes = self._stream(writer, position, progress)
+                position, hasher, resumed = self._take_up(journal, writer)
+                hashes = self._stream(writer, position, hasher, progress)
                 record = self._write_records(writer, hashes)
             except BaseException:
                 writer.abort()
@@ -210,18 +210,28 @@ class _Job:
             return [source.name, None, None]
         return [source.name, source.n_bytes, os.stat(source.file).st_mtime_ns]  # noqa: PTH116 - a Path costs, with many sources
 
-    def _take_up(self, journal: Journal, writer: DatasetWriter) -> tuple[Position, bool]:
-        """Go on with a journalled build, or begin: the position to read from, and whether earlier work is kept."""
+    def _take_up(self, journal: Journal, writer: DatasetWriter) -> tuple[Position, InputHasher, bool]:
+        """Go on with a journalled build, or begin.
+
+        Returns the position to read from, the hasher of the inputs from there on, and whether earlier work is kept.
+        """
         heading = self._heading()
         content = journal.reopen()
         if content is None or content.checkpoint is None:
             writer.remove_unfinished()
             journal.begin(heading)
-            return Position(0, 0), False
+            return Position(0, 0), InputHasher(self.origin.sources, keep_marks=True), False
         _refuse_changes(msgspec.to_builtins(heading), content.heading, self.target.directory)
-        return Position(*writer.resume(content)), True
+        position, mark = Position(*writer.resume(content)), content.mark
+        hasher = InputHasher(self.origin.sources, known=content.inputs, mark=mark, keep_marks=True)
+        if mark is not None and (stream := self.origin.sources[mark.source_index].stream) is not None:
+            unchecked = position.offset if position.source_index == mark.source_index else 0
+            stream.expect(unchecked, mark.n_bytes, mark.sha256)
+        return position, hasher, True
 
-    def _stream(self, writer: DatasetWriter, position: Position, progress: ProgressSink | None) -> list[InputFacts]:
+    def _stream(
+        self, writer: DatasetWriter, position: Position, hasher: InputHasher, progress: ProgressSink | None
+    ) -> list[InputFacts]:
         """Read, encode, cut and write all blocks from `position` on; the sources' sizes and hashes."""
         options, sources = self.options, self.origin.sources
         source_options = SourceOptions(
@@ -241,7 +251,8 @@ class _Job:
             verify_sample=options.verify_sample,
         )
         place = InputProgress(sources)
-        with InputHasher(sources) as hasher:
+        writer.input_state = hasher.state
+        with hasher:
 
             def on_raw(source_index: int, chunk: bytes) -> None:
                 place.tap(source_index, chunk)
@@ -263,8 +274,9 @@ class _Job:
                     progress.update(place.bytes_done(block.end), sum(counts.documents), sum(counts.tokens))
             if not sum(writer.counts.documents):
                 raise CorpusError(_no_documents(sources, writer))
+            facts = hasher.finish()
             writer.finish((len(sources), 0))
-            return hasher.finish()
+            return facts
 
     def _write_records(self, writer: DatasetWriter, hashes: list[InputFacts]) -> Path:
         return write_records(
@@ -316,8 +328,7 @@ def _refuse_changes(now: dict[str, Any], then: dict[str, Any], directory: Path) 
             pairs = zip([*found, *[None] * len(expected)], [*expected, *[None] * len(found)], strict=False)
             found, expected = next((a, b) for a, b in pairs if a != b)
             key = f"input {(found or expected)[0]}"
-            what = "[name, bytes, modified (ns)]"
-            found, expected = f"{what} = {found}", f"{expected}"
+            expected = f"[name, bytes, modified (ns)] = {expected}"
         raise ResumeError(
             f"{directory}: the unfinished build there was made otherwise: {key} was {expected} and is now {found}; "
             "build as before, or with --restart to begin anew"

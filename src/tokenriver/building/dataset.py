@@ -10,7 +10,7 @@ import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 import numpy as np
@@ -25,6 +25,7 @@ from tokenriver.shards.manifest import ManifestFile
 from tokenriver.shards.writer import ShardWriter
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from concurrent.futures import Future
     from pathlib import Path
 
@@ -33,6 +34,10 @@ if TYPE_CHECKING:
     from tokenriver.building.assemble import EncodedBlock
     from tokenriver.building.journal import JournalContent
     from tokenriver.building.plan import Run
+    from tokenriver.corpus.inputs import InputFacts, InputMark
+
+    Place: TypeAlias = tuple[int, int]
+    InputState: TypeAlias = tuple[dict[int, InputFacts], InputMark | None]
 
 __all__ = ["BuildCounts", "DatasetWriter", "Shape"]
 
@@ -108,13 +113,15 @@ class BuildCounts:
 class DatasetWriter:
     """Takes encoded blocks in order and leaves whole, named, journalled shards.
 
-    `skip` tokens of the first blocks are passed over after a resume (they are in files already).
+    `skip` tokens of the first blocks are passed over after a resume (they are in files already). `input_state` tells
+    for a block what the journal notes about the inputs (InputHasher.state).
     """
 
     def __init__(self, shape: Shape, journal: Journal) -> None:
         self.shape = shape
         self.files: list[ManifestFile] = []
         self.counts = BuildCounts()
+        self.input_state: Callable[[Place, Place], InputState] = lambda _start, _end: ({}, None)
         self.source_documents: Counter[int] = Counter()
         self._touched: set[int] = set()
         self._state = PlanState()
@@ -152,7 +159,7 @@ class DatasetWriter:
             if isinstance(step, Write):
                 self._thread.put(step, block.stream[step.start : step.stop])
             elif isinstance(step, Close):
-                self._close(step, block.start, step.skip)
+                self._close(step, block.start, block.end, step.skip)
             else:
                 self._state = replace(after, open=step.open, shards_begun=step.shards_begun)
         self._skip = max(0, self._skip - int(block.bounds[-1]))
@@ -163,7 +170,7 @@ class DatasetWriter:
     def finish(self, end: tuple[int, int]) -> list[ManifestFile]:
         """Close the last files and wait until all are on disk; `end` is the position after the last block."""
         for step in close_all(self._state):
-            self._close(step, end, 0)
+            self._close(step, end, end, 0)
         self._thread.join()
         return self.files
 
@@ -175,7 +182,7 @@ class DatasetWriter:
         """Delete parts, after `abort`, when no file was finished."""
         self._remove_parts(set())
 
-    def _close(self, step: Close, position: tuple[int, int], skip: int) -> None:
+    def _close(self, step: Close, position: Place, end: Place, skip: int) -> None:
         path = self.shape.path(step.split, step.shard.index)
         parts = {
             self.shape.path(split, shard.index).name: shard.tokens
@@ -187,7 +194,7 @@ class DatasetWriter:
         self._touched.clear()
         entry = {"name": path.name, "split": SPLITS[step.split], "n_tokens": step.shard.tokens}
         entry["n_docs"] = step.shard.documents
-        self._thread.close_shard(step.split, entry, checkpoint, sources, self.files)
+        self._thread.close_shard(step.split, entry, checkpoint, sources, self.input_state(position, end), self.files)
 
     def _settle(self, file: ManifestFile) -> None:
         """Give a sealed shard its name if a crash came between journal and rename."""
@@ -243,11 +250,17 @@ class _WriterThread:
         self._queue.put((step, ids))
 
     def close_shard(
-        self, split: int, entry: dict[str, Any], checkpoint: Checkpoint, sources: dict[str, int], files: list[Any]
+        self,
+        split: int,
+        entry: dict[str, Any],
+        checkpoint: Checkpoint,
+        sources: dict[str, int],
+        inputs: InputState,
+        files: list[Any],
     ) -> None:
         """Queue the closing of a split's file; its facts are appended to `files` when it has its name."""
         self._raise()
-        self._queue.put((split, entry, checkpoint, sources, files))
+        self._queue.put((split, entry, checkpoint, sources, inputs, files))
 
     def join(self) -> None:
         """Wait until all is done; raises what went wrong."""
@@ -306,7 +319,13 @@ class _WriterThread:
             self._synced = None
 
     def _seal(
-        self, split: int, entry: dict[str, Any], checkpoint: Checkpoint, sources: dict[str, int], files: list[Any]
+        self,
+        split: int,
+        entry: dict[str, Any],
+        checkpoint: Checkpoint,
+        sources: dict[str, int],
+        inputs: InputState,
+        files: list[Any],
     ) -> None:
         self._wait_for_sync()
         writer = self._open.pop(split)
@@ -315,6 +334,6 @@ class _WriterThread:
         assert facts.n_tokens == file.n_tokens, "the plan and the file disagree"
         for other in self._open.values():
             other.sync()
-        self._journal.record(msgspec.to_builtins(file), checkpoint, sources)
+        self._journal.record(msgspec.to_builtins(file), checkpoint, sources, inputs)
         writer.publish()
         files.append(file)

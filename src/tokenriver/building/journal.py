@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from tokenriver.corpus.inputs import InputFacts, InputMark
 from tokenriver.errors import ResumeError
 from tokenriver.files import fsync_directory, naming
 
@@ -40,12 +41,17 @@ class Checkpoint:
 
 @dataclass(slots=True)
 class JournalContent:
-    """A journal as read: what is being built, the closed files in order, the last checkpoint, documents by source."""
+    """A journal as read: what is being built, the closed files in order, the last checkpoint, documents by source.
+
+    `inputs` are the facts of sources that were read to their end, by index; `mark` one of the source that was not.
+    """
 
     heading: dict[str, Any]
     files: list[dict[str, Any]] = field(default_factory=list)
     checkpoint: Checkpoint | None = None
     source_documents: dict[str, int] = field(default_factory=dict)
+    inputs: dict[int, InputFacts] = field(default_factory=dict)
+    mark: InputMark | None = None
 
 
 class Journal:
@@ -84,6 +90,8 @@ class Journal:
                 content.files.append(entry["file"])
                 content.checkpoint = msgspec.convert(entry["checkpoint"], Checkpoint)
                 content.source_documents.update(entry["sources"])
+                content.inputs.update(msgspec.convert(entry["inputs"], dict[int, InputFacts], strict=False))
+                content.mark = msgspec.convert(entry["mark"], InputMark | None) or content.mark
         except (msgspec.MsgspecError, KeyError, TypeError) as error:
             raise ResumeError(f"{self.path}: damaged ({error}); build with --restart to begin anew") from error
         self._file = os.open(self.path, os.O_RDWR)
@@ -91,9 +99,19 @@ class Journal:
         os.lseek(self._file, 0, os.SEEK_END)
         return content
 
-    def record(self, file: dict[str, Any], checkpoint: Checkpoint, source_documents: dict[str, int]) -> None:
-        """Add a sealed shard, the point to go on from, and the documents of each source counted since the last."""
-        self._append({"file": file, "checkpoint": checkpoint, "sources": source_documents})
+    def record(
+        self,
+        file: dict[str, Any],
+        checkpoint: Checkpoint,
+        source_documents: dict[str, int],
+        inputs: tuple[dict[int, InputFacts], InputMark | None],
+    ) -> None:
+        """Add a sealed shard, the point to go on from, and what is new since the last one about the sources:
+
+        the documents counted in each, and the state of their hashes there (InputHasher.state).
+        """
+        entry = {"file": file, "checkpoint": checkpoint, "sources": source_documents}
+        self._append({**entry, "inputs": inputs[0], "mark": inputs[1]})
 
     def close(self) -> None:
         """Stop writing; the file stays."""

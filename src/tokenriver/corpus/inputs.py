@@ -6,9 +6,9 @@ import hashlib
 import threading
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from tokenriver.errors import CorpusError, IntegrityError
+from tokenriver.errors import CorpusError, IntegrityError, ResumeError
 from tokenriver.files import sha256_file
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from tokenriver.corpus.sources import Source
 
-__all__ = ["InputFacts", "InputHasher", "hash_source"]
+__all__ = ["InputFacts", "InputHasher", "InputMark", "hash_source"]
 
 
 _BATCH_BYTES = 1 << 20
@@ -33,10 +33,22 @@ class InputFacts:
     sha256: str
 
 
-def hash_source(source: Source) -> InputFacts:
-    """Hash a source's file by reading it. IntegrityError when its size is not what it was when it was found."""
+@dataclass(frozen=True, slots=True)
+class InputMark:
+    """SHA-256 in hex of the first `n_bytes` of a source: by it a build that goes on knows its input again."""
+
+    source_index: int
+    n_bytes: int
+    sha256: str
+
+
+def hash_source(source: Source, mark: InputMark | None = None) -> InputFacts:
+    """Hash a source's file by reading it. IntegrityError when its size is not what it was when it was found.
+
+    With a `mark` of the source, ResumeError when it does not begin with the same bytes.
+    """
     try:
-        digest = sha256_file(source.path)
+        digest = sha256_file(source.path) if mark is None else _sha256_past(source, mark)
         n_bytes = source.path.stat().st_size
     except OSError as error:
         raise CorpusError(f"{source}: cannot be read ({error.strerror})") from error
@@ -48,6 +60,26 @@ def hash_source(source: Source) -> InputFacts:
     return InputFacts(n_bytes, digest)
 
 
+def _sha256_past(source: Source, mark: InputMark) -> str:
+    digest, left = hashlib.sha256(), mark.n_bytes
+    with open(source.path, "rb") as file:
+        while left and (chunk := file.read(min(left, _BATCH_BYTES))):
+            digest.update(chunk)
+            left -= len(chunk)
+        if left or digest.hexdigest() != mark.sha256:
+            raise _other_input(source, mark)
+        while chunk := file.read(_BATCH_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def _other_input(source: Source, mark: InputMark) -> ResumeError:
+    return ResumeError(
+        f"{source}: its first {mark.n_bytes:,} bytes are not those that the unfinished build read, so the input "
+        "changed; give it as it was, or build with --restart to begin anew"
+    )
+
+
 class InputHasher:
     """Hashes what `read_blocks(..., on_raw=hasher.tap)` reads.
 
@@ -55,15 +87,29 @@ class InputHasher:
             for raw in read_blocks(sources, options, on_raw=hasher.tap): ...
             facts = hasher.finish()        # list[InputFacts], one a source
 
-    `known` holds facts found earlier (a journal's), by source index. The queue holds at most `queue_bytes`; a tap
-    that finds it full waits. What the tap did not see whole (Parquet, sources before a resumed position) is read.
+    `known` holds facts found earlier (a journal's), by source index; a file that is not read from its start must agree
+    with `mark` in `finish`, else ResumeError; `keep_marks` makes new ones for `state`. The queue holds at most
+    `queue_bytes`; a tap that finds it full waits. What the tap did not see whole (Parquet, sources before a resumed
+    position) is read.
     """
 
     def __init__(
-        self, sources: Sequence[Source], *, known: Mapping[int, InputFacts] | None = None, queue_bytes: int = 32 << 20
+        self,
+        sources: Sequence[Source],
+        *,
+        known: Mapping[int, InputFacts] | None = None,
+        mark: InputMark | None = None,
+        keep_marks: bool = False,
+        queue_bytes: int = 32 << 20,
     ) -> None:
         self._sources = sources
         self._facts: dict[int, InputFacts] = dict(known or {})
+        self._mark = mark if mark is not None and mark.source_index not in self._facts else None
+        self._keep_marks = keep_marks
+        self._reached: deque[tuple[int, int, Any]] = deque()  # (source, bytes, digest) after each chunk hashed
+        self._told = 0
+        self._handed = self._hashed = 0  # chunks
+        self._apart = False  # the thread is reading a whole file, which may take long
         self._queue: deque[tuple[int, bytes]] = deque()
         self._queued = 0
         self._batch: list[tuple[int, bytes]] = []
@@ -90,28 +136,68 @@ class InputHasher:
 
     def tap(self, source_index: int, chunk: bytes) -> None:
         """Take the next bytes of a source's file, or its end (b"")."""
-        self._batch.append((source_index, chunk))
-        self._batched += len(chunk)
-        if self._batched >= _BATCH_BYTES or len(self._batch) >= _BATCH_CHUNKS:
-            self._hand_over()
+        with self._changed:
+            self._batch.append((source_index, chunk))
+            self._batched += len(chunk)
+            if self._batched >= _BATCH_BYTES or len(self._batch) >= _BATCH_CHUNKS:
+                while self._queued >= self._limit and self._error is None:
+                    self._changed.wait()
+                self._hand_over()
 
     def _hand_over(self) -> None:
+        """Give the thread what was tapped, the lock being held; raises what the thread met."""
+        if self._error is not None:
+            raise self._error
+        self._queue += self._batch
+        self._handed += len(self._batch)
+        self._queued += self._batched
+        self._batch, self._batched = [], 0
+        self._changed.notify_all()
+
+    def _wait(self) -> None:
+        self._changed.wait()
+        if self._error is not None:
+            raise self._error
+
+    def state(self, start: tuple[int, int], end: tuple[int, int]) -> tuple[dict[int, InputFacts], InputMark | None]:
+        """What a journal notes beside a block from `start` to `end` (positions in the sources) that was read.
+
+        Facts of the sources before it, each given once (none of a file that is still to be hashed); and a mark that
+        covers the block, of standard input if that is in it, else of the source at its end, where offsets count bytes
+        of the file.
+        """
+        facts: dict[int, InputFacts] = {}
         with self._changed:
-            while self._queued >= self._limit and self._error is None:
-                self._changed.wait()
-            if self._error is not None:
-                raise self._error
-            self._queue += self._batch
-            self._queued += self._batched
-            self._batch, self._batched = [], 0
-            self._changed.notify_all()
+            self._hand_over()
+            handed = self._handed
+            while self._hashed < handed and not self._apart:
+                self._wait()
+            for index in range(self._told, start[0]):
+                while self._is_stream(index) and index not in self._facts:
+                    self._wait()  # it cannot be read again; its end was tapped, or we would not be past it
+                if index in self._facts:
+                    facts[index] = self._facts[index]
+            self._told = max(self._told, start[0])
+            for index in range(start[0], min(end[0], len(self._sources))):
+                if self._is_stream(index) and index in self._facts:
+                    return facts, InputMark(index, self._facts[index].n_bytes, self._facts[index].sha256)
+            while self._reached and self._reached[0][:2] < end:
+                self._reached.popleft()
+            if self._reached and self._reached[0][0] == end[0]:
+                index, n_bytes, digest = self._reached[0]
+                return facts, InputMark(index, n_bytes, digest.hexdigest())
+        return facts, None
+
+    def _is_stream(self, index: int) -> bool:
+        return self._sources[index].stream is not None
 
     def finish(self) -> list[InputFacts]:
         """Facts of every source in order, once reading is over; raises what hashing raised.
 
         IntegrityError for a file of a corpus that is not what the corpus's manifest says.
         """
-        self._hand_over()
+        with self._changed:
+            self._hand_over()
         self.__exit__(None, None, None)
         if self._error is not None:
             raise self._error
@@ -119,7 +205,8 @@ class InputHasher:
             if index not in self._facts:
                 if source.stream is not None:
                     raise CorpusError("standard input was not read to its end, so it has no checksum")
-                self._facts[index] = hash_source(source)
+                mark = self._mark if self._mark is not None and self._mark.source_index == index else None
+                self._facts[index] = hash_source(source, mark)
             if source.sha256 is not None and self._facts[index].sha256 != source.sha256:
                 raise IntegrityError(
                     f"{source}: sha256 is {self._facts[index].sha256}, but the corpus's manifest says {source.sha256}: "
@@ -152,7 +239,26 @@ class InputHasher:
                     digest, n_bytes, current = hashlib.sha256(), 0, index
                 digest.update(chunk)
                 n_bytes += len(chunk)
+                if chunk and self._keep_marks and _counts_bytes(self._sources[index]):
+                    self._reached.append((index, n_bytes, digest.copy()))
                 if not chunk and index not in self._facts:
                     parquet = self._sources[index].kind == "parquet"
+                    if parquet:
+                        self._go_apart(True)
                     facts = hash_source(self._sources[index]) if parquet else InputFacts(n_bytes, digest.hexdigest())
                     self._facts[index] = facts
+                    if parquet:
+                        self._go_apart(False)
+            with self._changed:
+                self._hashed += len(batch)
+                self._changed.notify_all()
+
+    def _go_apart(self, apart: bool) -> None:
+        with self._changed:
+            self._apart = apart
+            self._changed.notify_all()
+
+
+def _counts_bytes(source: Source) -> bool:
+    """Whether a position's offset is one in the file itself."""
+    return source.kind != "parquet" and not source.compression

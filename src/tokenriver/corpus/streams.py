@@ -42,9 +42,9 @@ def read_chunks(
     """
     if source.compression:
         raw = _raw_chunks(source, _COMPRESSED_READ_BYTES, on_raw)
-        yield from _skip(_decompress(source, raw), start)
+        yield from _skip(_decompress(source, raw), start, source)
     elif source.stream is not None:
-        yield from _skip(_raw_chunks(source, read_bytes, on_raw), start)
+        yield from _skip(_raw_chunks(source, read_bytes, on_raw), start, source)
     else:
         yield from _raw_chunks(source, read_bytes, None if start else on_raw, start)
 
@@ -130,13 +130,20 @@ def _changed(source: Source, n_bytes: int) -> IntegrityError:
     )
 
 
-def _skip(chunks: Iterator[bytes], n: int) -> Iterator[bytes]:
+def _skip(chunks: Iterator[bytes], n: int, source: Source) -> Iterator[bytes]:
+    """What follows the first `n` bytes; fewer than that are an IntegrityError, since they were there once."""
+    start = n
     for chunk in chunks:
         if n >= len(chunk):
             n -= len(chunk)
             continue
         yield chunk[n:] if n else chunk
         n = 0
+    if n:
+        raise IntegrityError(
+            f"{source}: ends after {start - n:,} bytes, but an unfinished build had read {start:,} of it: the input "
+            "changed; give it as it was, or build with --restart to begin anew"
+        )
 
 
 def _decompress(source: Source, raw: Iterator[bytes]) -> Iterator[bytes]:
