@@ -10,7 +10,7 @@ import numpy as np
 from tokenriver.batches import TextBatch, TokenBatch
 from tokenriver.errors import TokenizerError
 from tokenriver.tokenizers.base import as_text_batch, checked_ids
-from tokenriver.tokenizers.windows import replace_texts, suspect_windows
+from tokenriver.tokenizers.windows import anchored, replace_texts, suspect_windows, without_anchors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -18,12 +18,25 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     from tokenriver.tokenizers.base import Backend, Texts
-    from tokenriver.tokenizers.fast import FastEncoder
-    from tokenriver.tokenizers.suspects import SuspectFinder
+    from tokenriver.tokenizers.windows import Windows
 
-__all__ = ["CheckedTokenizer", "FastPath", "Reference", "Vocabulary"]
+__all__ = ["CheckedTokenizer", "Encoder", "FastPath", "Reference", "Suspects", "Vocabulary"]
 
 _DIGIT_0 = np.uint8(ord("0"))
+
+
+class Encoder(Protocol):
+    """What encodes on the fast path; thread-safe."""
+
+    def encode(self, batch: TextBatch, *, parallel: bool) -> TokenBatch:
+        """Ids of every text; failures raise TokenizerError."""
+
+
+class Suspects(Protocol):
+    """Where the reference must encode."""
+
+    def positions(self, data: NDArray[np.uint8]) -> NDArray[np.int64]:
+        """Starts of the code points in UTF-8 `data` that the encoder may get wrong, ascending int64."""
 
 
 class Reference(Protocol):
@@ -58,17 +71,20 @@ class Vocabulary:
 
 @dataclass(frozen=True, slots=True)
 class FastPath:
-    """A gigatoken encoder, what finds the code points that it may get wrong, and two facts on the pre-tokenizer.
+    """A gigatoken encoder, what finds the code points that it may get wrong, and facts on the pre-tokenizer.
 
     `cuts_at_space`: a space after anything but white space always starts a new word, so that a text may be encoded
-    in two parts there. `cut_digits`: every ASCII digit is a text of its own, a pre-tokenizer that gigatoken lacks.
+    in two parts there. `anchors`: so it does behind printable ASCII, but the encoders strip a text's first space, so
+    that a sign must stand before it. `cut_digits`: every ASCII digit is a text of its own, a pre-tokenizer that
+    gigatoken lacks.
     """
 
-    encoder: FastEncoder
-    suspects: SuspectFinder
+    encoder: Encoder
+    suspects: Suspects
     version: str
     cuts_at_space: bool
     cut_digits: bool = False
+    anchors: bool = False
 
     def encode(self, batch: TextBatch, *, parallel: bool) -> TokenBatch:
         """Ids of every text, right for those without a suspect."""
@@ -186,13 +202,27 @@ class CheckedTokenizer:
         positions = fast.suspects.positions(batch.data[first:last]) + first
         if len(positions) == 0:
             return naming_the_text(lambda part: fast.encode(part, parallel=parallel), batch)
-        windows = suspect_windows(batch, positions, cut=fast.cuts_at_space)
+        windows = suspect_windows(batch, positions, cut=fast.cuts_at_space or fast.anchors, behind_ascii=fast.anchors)
         pieces = TextBatch(batch.data, windows.bounds)
+        if not fast.anchors:
+            merged = self._by_pieces(fast, pieces, windows, parallel=parallel)
+        else:
+            is_inner = np.ones(len(pieces), np.bool_)
+            is_inner[windows.of_text[:-1]] = False
+            pieces = anchored(pieces, is_inner)
+            try:
+                merged = self._by_pieces(fast, pieces, windows, parallel=parallel)
+            except _TextError as error:
+                piece = int(np.searchsorted(pieces.offsets, error.position, side="right")) - 1
+                raise _TextError(int(windows.bounds[piece]), error.failure) from error
+            merged = without_anchors(merged, is_inner)
+        return TokenBatch(merged.ids, merged.offsets[windows.of_text], windows.n_texts)
+
+    def _by_pieces(self, fast: FastPath, pieces: TextBatch, windows: Windows, *, parallel: bool) -> TokenBatch:
         everything = naming_the_text(lambda part: fast.encode(part, parallel=parallel), pieces)
         chosen = np.flatnonzero(windows.is_suspect)
         others = self._by_reference(pieces, chosen, parallel=parallel)
-        merged = replace_texts(everything, others, windows.is_suspect)
-        return TokenBatch(merged.ids, merged.offsets[windows.of_text], windows.n_texts)
+        return replace_texts(everything, others, windows.is_suspect)
 
     def _by_reference(self, batch: TextBatch, chosen: NDArray[np.int64] | None = None, *, parallel: bool) -> TokenBatch:
         if chosen is None:

@@ -16,6 +16,13 @@ import sentencepiece
 from tokenriver.errors import TokenizerError
 from tokenriver.tokenizers.base import Backend, encoder_failure
 from tokenriver.tokenizers.bpe import load_gigatoken, token_batch
+from tokenriver.tokenizers.byte_level_pieces import (
+    ByteLevelPieces,
+    ContractionFinder,
+    WordSuspects,
+    byte_level_form,
+    joined_pairs,
+)
 from tokenriver.tokenizers.checked import CheckedTokenizer, FastPath, Vocabulary
 from tokenriver.tokenizers.fast import FastEncoder
 from tokenriver.tokenizers.sentencepiece_model import (
@@ -26,9 +33,11 @@ from tokenriver.tokenizers.sentencepiece_model import (
     UNUSED,
     USER_DEFINED,
     ModelFile,
+    code_point_rules,
     later_code_points,
 )
 from tokenriver.tokenizers.separator import choose_separator
+from tokenriver.tokenizers.settled import Settler
 from tokenriver.tokenizers.suspects import SuspectFinder
 from tokenriver.tokenizers.unicode_suspects import normalized
 
@@ -122,11 +131,20 @@ def _bytes_of(text: str, kind: int) -> bytes:
 def _fast_path(model: ModelFile) -> FastPath:
     text = to_tokenizer_json(model)
     suspects = normalized(later_code_points(model.charsmap)) if model.charsmap else np.zeros(0x110000, np.bool_)
+    whole = FastEncoder(lambda: load_gigatoken(text))
+    library = f"gigatoken {version('gigatoken')}"
+    form = byte_level_form(model, _merges(model))
+    settler = Settler(code_point_rules(model.charsmap))
+    if form is None or not settler.is_settled:
+        return FastPath(whole, SuspectFinder(suspects), library, cuts_at_space=False)
+    contractions = ContractionFinder(joined_pairs(model))
+    words = FastEncoder(lambda: load_gigatoken(form.text))
     return FastPath(
-        FastEncoder(lambda: load_gigatoken(text)),
-        SuspectFinder(suspects),
-        f"gigatoken {version('gigatoken')}",
+        ByteLevelPieces(words, whole, form, settler, contractions),
+        WordSuspects(suspects, settler, contractions),
+        library,
         cuts_at_space=False,
+        anchors=True,
     )
 
 

@@ -18,7 +18,18 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["BYTE", "CONTROL", "NORMAL", "UNKNOWN", "UNUSED", "USER_DEFINED", "ModelFile", "Piece", "later_code_points"]
+__all__ = [
+    "BYTE",
+    "CONTROL",
+    "NORMAL",
+    "UNKNOWN",
+    "UNUSED",
+    "USER_DEFINED",
+    "ModelFile",
+    "Piece",
+    "code_point_rules",
+    "later_code_points",
+]
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 """Kinds of piece, as numbered in the format."""
@@ -156,3 +167,42 @@ def later_code_points(charsmap: bytes) -> NDArray[np.int64]:
         found.append(np.unique(partial[(left == 0) & ~is_first]))
         is_root = False
     return np.unique(np.concatenate(found))
+
+
+def code_point_rules(charsmap: bytes) -> dict[int, bytes]:
+    """Code points with a rule of their own in the compiled normaliser, and what each becomes, in UTF-8.
+
+    The layout is that of `later_code_points`; a node with bit 8 set ends a key, and the unit at its offset holds
+    where the replacement starts. All code points of one length go down the trie together.
+    """
+    if len(charsmap) < 4:
+        return {}
+    (size,) = struct.unpack_from("<I", charsmap)
+    units = np.frombuffer(charsmap, "<u4", size // 4, 4).astype(np.int64)
+    texts = charsmap[4 + size :]
+    rules: dict[int, bytes] = {}
+    for n_bytes, lead, first, stop in (
+        (1, 0, 0, 0x80), (2, 0xC0, 0x80, 0x800), (3, 0xE0, 0x800, 0x10000), (4, 0xF0, 0x10000, 0x110000),
+    ):  # fmt: skip
+        points = np.arange(first, stop)
+        nodes = np.zeros(len(points), np.int64)
+        for k in range(n_bytes):
+            byte = points >> (6 * (n_bytes - 1 - k))
+            byte = (byte & 0x3F) | 0x80 if k else byte | lead
+            nodes = _below(units, nodes) ^ byte
+            is_there = nodes < len(units)
+            is_there[is_there] = (units[nodes[is_there]] & 0x800000FF) == byte[is_there]
+            points, nodes = points[is_there], nodes[is_there]
+        is_key = units[nodes] & 0x100 != 0
+        starts = units[_below(units, nodes[is_key])] & 0x7FFFFFFF
+        for point, start in zip(points[is_key].tolist(), starts.tolist(), strict=True):
+            if not 0xD800 <= point < 0xE000:
+                rules[point] = texts[start : texts.index(b"\0", start)]
+    return rules
+
+
+def _below(units: NDArray[np.int64], nodes: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The place from which a node's children are reached."""
+    unit = units[nodes]
+    below: NDArray[np.int64] = nodes ^ ((unit >> 10) << ((unit & 0x200) >> 6))
+    return below

@@ -17,7 +17,7 @@ from tokenriver.batches import positions_of
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["SuspectFinder"]
+__all__ = ["SuspectFinder", "code_points_at"]
 
 _N_CODE_POINTS = 0x110000
 _HIGH_BITS = np.uint64(0x8080808080808080)
@@ -56,7 +56,7 @@ class SuspectFinder:
         leads = leads[(leads + 1 < len(data)) & (leads < size)]
         pairs = (data[leads].astype(np.uint16) << np.uint16(8)) | data[leads + 1]
         leads = leads[self._pairs[pairs]]
-        found: NDArray[np.int64] = leads[self._is_suspect[_code_points(data, leads)]]
+        found: NDArray[np.int64] = leads[self._is_suspect[code_points_at(data, leads)]]
         return found + start
 
 
@@ -72,7 +72,7 @@ def _lead_positions(data: NDArray[np.uint8]) -> NDArray[np.int64]:
     return np.concatenate([hot[inside >> 3] * 8 + (inside & 7), tail])
 
 
-def _code_points(data: NDArray[np.uint8], leads: NDArray[np.int64]) -> NDArray[np.int64]:
+def code_points_at(data: NDArray[np.uint8], leads: NDArray[np.int64]) -> NDArray[np.int64]:
     """The code points that start at `leads`; a sequence cut off by the end of the data reads its last byte again."""
     last = len(data) - 1
     one, two, three, four = (data[np.minimum(leads + k, last)].astype(np.int64) for k in range(4))
