@@ -220,12 +220,12 @@ def test_a_changed_input_option_or_tokenizer_is_refused_by_name(tmp_path):
 def test_a_second_build_in_the_same_directory_is_told_so(tmp_path):
     source = write_jsonl(tmp_path / "docs.jsonl", make_texts(20))
     prelude = """
-import time, pathlib, tokenriver.building.build as b
-original = b._Job._stream
+import time, pathlib, tokenriver.building.passes as b
+original = b._stream
 def slow(*args):
     print("locked", flush=True)
     time.sleep(60)
-b._Job._stream = slow
+b._stream = slow
 """
     code = f"{prelude}\nimport tokenriver\ntokenriver.build([{str(source)!r}], tokenizer='byte', out={str(tmp_path)!r})"
     process = subprocess.Popen(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tokenriver.corpus.documents import SourceOptions, find_sources, parse_block, peek_fields, read_blocks
+from tokenriver.corpus.sources import split_by_file
 from tokenriver.corpus.splits import SplitRule, hash_split
 from tokenriver.errors import UsageError
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 __all__ = ["DocumentCheck", "check_documents"]
 
 _SIDES = ("train", "val")
+_READING = ("document_separator", "keep_document_separator", "document_start", "json_arrays", "strip")
+"""Options of a build record that say how documents were read, where they are not the usual."""
 
 
 @dataclass(slots=True)
@@ -84,15 +87,18 @@ def check_documents(
     comes first and train goes on after it (Parameter Golf, llm.c). UsageError where that is not known.
     """
     options = token_set.record.options if token_set.record else {}
-    sources = find_sources(inputs)
+    sources = find_sources(inputs, SourceOptions(json_arrays=options.get("json_arrays", False)))
     rule = _rule(token_set, options, peek_fields(sources))
     source_options = SourceOptions(
         text_field=options.get("text_field", "text"),
         split_field=rule.column if rule is not None and rule.kind == "column" else None,
         on_bad_record=options.get("on_bad_record", "error"),
         keep_empty=options.get("keep_empty", token_set.record is None),
-        document_separator=options.get("document_separator"),
+        **{name: options[name] for name in _READING if name in options},
     )
+    first_files = SplitRule.parse(str(options["split"])) if "split" in options else None
+    n_val = first_files.count if first_files is not None and first_files.kind == "first-files" else None
+    sources = split_by_file(sources, n_val, options.get("shuffle_seed"))
     if rule is None:
         one = _Stream(token_set, ("val", "train"))
         streams = {"val": one, "train": one}
@@ -119,7 +125,7 @@ def _rule(token_set: TokenSet, options: dict[str, Any], fields: list[str]) -> Sp
     words = options.get("split")
     if words is not None:
         rule = SplitRule.parse(str(words))
-        return rule if rule.kind in ("hash", "column") else None
+        return rule if rule.kind in ("hash", "column", "first-files") else None
     if token_set.record is None and any(p.name.startswith(("val-", "train-")) for p in token_set.splits["train"]):
         if "split" in fields:
             return SplitRule.parse("column")

@@ -12,6 +12,7 @@ import msgspec
 
 from tokenriver.building.assemble import BlockEncoder
 from tokenriver.building.choices import (
+    arrange_sources,
     choose_cutting,
     choose_separator,
     choose_split,
@@ -22,14 +23,11 @@ from tokenriver.building.choices import (
 from tokenriver.building.dataset import DatasetWriter, Shape
 from tokenriver.building.journal import Journal
 from tokenriver.building.options import BuildOptions, BuildWords
-from tokenriver.building.pipeline import default_workers, in_order, read_ahead
-from tokenriver.building.progress import InputProgress, ProgressSink
+from tokenriver.building.passes import OpenJob, run_jobs
 from tokenriver.building.records import write_records
 from tokenriver.building.target import Target
-from tokenriver.corpus.documents import Position, read_blocks
-from tokenriver.corpus.inputs import InputFacts, InputHasher
-from tokenriver.corpus.sources import SourceOptions
-from tokenriver.errors import CorpusError, ResumeError
+from tokenriver.corpus.documents import Position
+from tokenriver.errors import ResumeError, UsageError
 from tokenriver.shards.header import VARIANTS
 from tokenriver.shards.layouts import data_set_directory
 from tokenriver.tokenizers.load import load_tokenizer
@@ -37,14 +35,18 @@ from tokenriver.tokenizers.load import load_tokenizer
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tokenriver.building.passes import Supply
     from tokenriver.building.plan import Cutting
+    from tokenriver.building.progress import ProgressSink
     from tokenriver.building.records import Origin, Separator
+    from tokenriver.corpus.inputs import InputFacts
+    from tokenriver.corpus.sources import SourceOptions
     from tokenriver.corpus.splits import SplitRule
     from tokenriver.shards.header import Variant
     from tokenriver.shards.manifest import ManifestFile
     from tokenriver.tokenizers.base import Tokenizer
 
-__all__ = ["BuildSummary", "build"]
+__all__ = ["BuildSummary", "build", "build_together"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,8 +102,33 @@ def build(
     one was made otherwise.
     """
     words = [inputs] if isinstance(inputs, (str, os.PathLike)) else list(inputs)
-    job = _Job.prepare(words, tokenizer, Path(out), BuildOptions.from_words(options))
-    return job.run(progress)
+    chosen = BuildOptions.from_words(options)
+    job = _Job.prepare(find_origin(words), tokenizer, Path(out), chosen, dataset=data_set_name(words, chosen))
+    return run_jobs([job], progress=progress)[0]
+
+
+def build_together(
+    origin: Origin,
+    *,
+    tokenizers: Sequence[str | os.PathLike[str] | Tokenizer],
+    outs: Sequence[str | os.PathLike[str]],
+    options: BuildOptions,
+    dataset: str,
+    supply: Supply | None = None,
+    progress: ProgressSink | None = None,
+) -> list[BuildSummary]:
+    """Build one data set for each tokenizer (its `outs` beside it) in one pass over the documents.
+
+    Each is what `build` would make alone, byte for byte, also after an interruption that left them at different
+    places. `supply` brings the files of `origin` while they are read. Raises what `build` raises.
+    """
+    jobs = [
+        _Job.prepare(origin, tokenizer, Path(out), options, dataset=dataset)
+        for tokenizer, out in zip(tokenizers, outs, strict=True)
+    ]
+    if len({job.target.directory / job.target.record("") for job in jobs}) < len(jobs):
+        raise UsageError("two of the tokenizers would write the same data set; give each only once")
+    return run_jobs(jobs, supply=supply, progress=progress)
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,22 +148,22 @@ class _Job:
     @classmethod
     def prepare(
         cls,
-        inputs: Sequence[str | os.PathLike[str]],
+        origin: Origin,
         tokenizer: str | os.PathLike[str] | Tokenizer,
         out: Path,
         options: BuildOptions,
+        *,
+        dataset: str,
     ) -> _Job:
         started = time.perf_counter()
-        origin = find_origin(inputs)
         if isinstance(tokenizer, (str, os.PathLike)):
             tokenizer = load_tokenizer(os.fspath(tokenizer), backend=options.backend, separator=options.separator)
         rule = choose_split(origin, options)
-        dataset = data_set_name(inputs, options)
         tokenizer_id = options.tokenizer_id or tokenizer.tokenizer_id
         directory = data_set_directory(out, options.layout, tokenizer_id=tokenizer_id, dataset=dataset)
         return cls(
             options=options,
-            origin=origin,
+            origin=arrange_sources(origin, rule, options),
             tokenizer=tokenizer,
             separator=choose_separator(tokenizer, options),
             variant=choose_variant(tokenizer, options),
@@ -146,28 +173,13 @@ class _Job:
             started=started,
         )
 
-    def run(self, progress: ProgressSink | None) -> BuildSummary:
-        """Build under the directory's lock; a build that finished no shard leaves nothing behind."""
-        with self.target.locked():
-            if self.options.overwrite or self.options.restart:
-                self.target.clear(unfinished_only=not self.options.overwrite)
-            self.target.refuse_finished()
-            journal = Journal(self.target.journal)
-            writer = DatasetWriter(self._shape(), journal)
-            resumed = False
-            try:
-                position, hasher, resumed = self._take_up(journal, writer)
-                hashes = self._stream(writer, position, hasher, progress)
-                record = self._write_records(writer, hashes)
-            except BaseException:
-                writer.abort()
-                journal.close()
-                if journal.begun and not writer.files:
-                    journal.remove()
-                    writer.remove_unfinished()
-                raise
-            journal.remove()
-        return self._summary(writer, record, hashes, resumed=resumed)
+    def open(self) -> OpenJob:
+        """Clear what is to be replaced and start writing; the caller holds the directory's lock."""
+        if self.options.overwrite or self.options.restart:
+            self.target.clear(unfinished_only=not self.options.overwrite)
+        self.target.refuse_finished()
+        journal = Journal(self.target.journal)
+        return OpenJob(self, journal, DatasetWriter(self._shape(), journal))
 
     def _shape(self) -> Shape:
         """The llm.c and Parameter Golf layouts leave the header's vocabulary at 0, as those programs do."""
@@ -178,6 +190,9 @@ class _Job:
             cutting=self.cutting,
             variant=self.variant,
             header_vocab_size=self.tokenizer.vocab_size if self.options.layout == "tokens" else 0,
+            numbered=self.options.numbered,
+            max_documents=self.options.max_documents,
+            max_tokens=self.options.max_tokens,
         )
 
     def _resolved(self) -> dict[str, Any]:
@@ -191,6 +206,7 @@ class _Job:
             "keep_empty": self.options.keep_empty,
             **({"end_id": self.separator.end} if self.separator.end is not None else {}),
             "dataset_version": self.options.dataset_version,
+            **self.options.beyond_the_usual(),
         }
 
     def _heading(self) -> dict[str, Any]:
@@ -208,77 +224,42 @@ class _Job:
         source = self.origin.sources[index]
         if source.stream is not None:
             return [source.name, None, None]
+        if source.pin is not None:
+            return [source.name, source.n_bytes, source.pin]
         return [source.name, source.n_bytes, os.stat(source.file).st_mtime_ns]  # noqa: PTH116 - a Path costs, with many sources
 
-    def _take_up(self, journal: Journal, writer: DatasetWriter) -> tuple[Position, InputHasher, bool]:
-        """Go on with a journalled build, or begin.
-
-        Returns the position to read from, the hasher of the inputs from there on, and whether earlier work is kept.
-        """
+    def take_up(self, journal: Journal, writer: DatasetWriter) -> JournalContent | None:
+        """Go on with a journalled build, whose content it returns, or begin (None)."""
         heading = self._heading()
         content = journal.reopen()
         if content is None or content.checkpoint is None:
             writer.remove_unfinished()
             journal.begin(heading)
-            return Position(0, 0), InputHasher(self.origin.sources, keep_marks=True), False
+            return None
         _refuse_changes(msgspec.to_builtins(heading), content.heading, self.target.directory)
         position, mark = Position(*writer.resume(content)), content.mark
-        hasher = InputHasher(self.origin.sources, known=content.inputs, mark=mark, keep_marks=True)
         if mark is not None and (stream := self.origin.sources[mark.source_index].stream) is not None:
             unchecked = position.offset if position.source_index == mark.source_index else 0
             stream.expect(unchecked, mark.n_bytes, mark.sha256)
-        return position, hasher, True
+        return content
 
-    def _stream(
-        self, writer: DatasetWriter, position: Position, hasher: InputHasher, progress: ProgressSink | None
-    ) -> list[InputFacts]:
-        """Read, encode, cut and write all blocks from `position` on; the sources' sizes and hashes."""
-        options, sources = self.options, self.origin.sources
-        source_options = SourceOptions(
-            text_field=options.text_field,
-            split_field=self.rule.column if self.rule.kind == "column" else None,
-            on_bad_record=options.on_bad_record,
-            keep_empty=options.keep_empty,
-            document_separator=options.document_separator,
-        )
-        encoder = BlockEncoder(
+    def reading(self) -> SourceOptions:
+        """How the documents are read."""
+        return self.options.reading(self.rule.column if self.rule.kind == "column" else None)
+
+    def encoder(self) -> BlockEncoder:
+        """What turns parsed blocks into this data set's tokens."""
+        return BlockEncoder(
             self.tokenizer,
-            source_options,
-            sources,
+            self.origin.sources,
             dtype=VARIANTS[self.variant][2],
             separator=self.separator,
             hash_fraction=self.rule.fraction if self.rule.kind == "hash" else None,
-            verify_sample=options.verify_sample,
+            verify_sample=self.options.verify_sample,
         )
-        place = InputProgress(sources)
-        writer.input_state = hasher.state
-        with hasher:
 
-            def on_raw(source_index: int, chunk: bytes) -> None:
-                place.tap(source_index, chunk)
-                hasher.tap(source_index, chunk)
-
-            raw = read_blocks(sources, source_options, block_bytes=options.block_bytes, start=position, on_raw=on_raw)
-            workers = options.workers or default_workers()
-            encoded = in_order(
-                encoder.encode_block,
-                read_ahead(raw, depth=1),
-                workers=workers,
-                weight=lambda block: block.n_bytes,
-                budget=(workers + 2) * max(options.block_bytes, 8 << 20),
-            )
-            for block in encoded:
-                writer.add(block)
-                if progress is not None:
-                    counts = writer.counts
-                    progress.update(place.bytes_done(block.end), sum(counts.documents), sum(counts.tokens))
-            if not sum(writer.counts.documents):
-                raise CorpusError(_no_documents(sources, writer))
-            facts = hasher.finish()
-            writer.finish((len(sources), 0))
-            return facts
-
-    def _write_records(self, writer: DatasetWriter, hashes: list[InputFacts]) -> Path:
+    def write_records(self, writer: DatasetWriter, hashes: list[InputFacts]) -> Path:
+        """The records and the manifest; the last of them."""
         return write_records(
             self.target,
             writer,
@@ -290,7 +271,8 @@ class _Job:
             resolved=self._resolved(),
         )
 
-    def _summary(self, writer: DatasetWriter, record: Path, hashes: list[InputFacts], *, resumed: bool) -> BuildSummary:
+    def summary(self, writer: DatasetWriter, record: Path, hashes: list[InputFacts], *, resumed: bool) -> BuildSummary:
+        """What was made."""
         counts = writer.counts
         return BuildSummary(
             directory=self.target.directory,
@@ -333,8 +315,3 @@ def _refuse_changes(now: dict[str, Any], then: dict[str, Any], directory: Path) 
             f"{directory}: the unfinished build there was made otherwise: {key} was {expected} and is now {found}; "
             "build as before, or with --restart to begin anew"
         )
-
-
-def _no_documents(sources: Sequence[Any], writer: DatasetWriter) -> str:
-    skipped = ", ".join(f"{n} {kind}" for kind, n in sorted(writer.counts.skipped.items())) or "no records at all"
-    return f"{len(sources)} inputs ({sources[0]} first) gave no document: {skipped}; nothing was written"

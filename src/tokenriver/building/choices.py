@@ -11,7 +11,7 @@ from tokenriver.building.plan import Cutting
 from tokenriver.building.records import Origin, Separator
 from tokenriver.corpus.documents import peek_fields
 from tokenriver.corpus.manifest import CORPUS_MANIFEST, is_corpus
-from tokenriver.corpus.sources import KINDS, STDIN, find_sources
+from tokenriver.corpus.sources import KINDS, STDIN, find_sources, kind_of, split_by_file
 from tokenriver.corpus.splits import SplitRule
 from tokenriver.errors import UsageError
 from tokenriver.shards.header import Variant, variant_for
@@ -23,7 +23,15 @@ if TYPE_CHECKING:
     from tokenriver.building.options import BuildOptions
     from tokenriver.tokenizers.base import Tokenizer
 
-__all__ = ["choose_cutting", "choose_separator", "choose_split", "choose_variant", "data_set_name", "find_origin"]
+__all__ = [
+    "arrange_sources",
+    "choose_cutting",
+    "choose_separator",
+    "choose_split",
+    "choose_variant",
+    "data_set_name",
+    "find_origin",
+]
 
 _DEFAULT_SPLITS: dict[Layout, str] = {"tokens": "hash:0.01", "llmc": "first-shard", "golf": "first-docs:50000"}
 _DEFAULT_COLUMN = "split"
@@ -36,6 +44,16 @@ def find_origin(inputs: Sequence[str | os.PathLike[str]]) -> Origin:
     if only is not None and only.is_dir() and is_corpus(only):
         return Origin(sources, only / CORPUS_MANIFEST)
     return Origin(sources, None)
+
+
+def arrange_sources(origin: Origin, rule: SplitRule, options: BuildOptions) -> Origin:
+    """The sources as the options have them read: `.json` as arrays, sides by file, the seed of each."""
+    reading = options.reading()
+    sources = [
+        replace(s, kind=found[0]) if (found := kind_of(s.name, reading)) is not None else s for s in origin.sources
+    ]
+    n_val = rule.count if rule.kind == "first-files" else None
+    return replace(origin, sources=split_by_file(sources, n_val, options.shuffle_seed))
 
 
 def data_set_name(inputs: Sequence[str | os.PathLike[str]], options: BuildOptions) -> str:
@@ -108,7 +126,7 @@ def choose_cutting(rule: SplitRule, options: BuildOptions) -> Cutting:
     return Cutting(
         shard_tokens=options.shard_tokens,
         whole_documents=options.layout == "tokens",
-        running_index=options.layout == "llmc",
+        running_index=options.layout == "llmc" and options.numbered,
         first_docs=rule.count if rule.kind == "first-docs" else None,
         first_tokens=first_tokens,
     )

@@ -16,11 +16,21 @@ import msgspec
 import numpy as np
 
 from tokenriver.building.journal import Checkpoint, Journal
-from tokenriver.building.plan import VAL, Close, Cutting, PlanState, Write, assign_splits, close_all, cut_runs
-from tokenriver.errors import ResumeError
+from tokenriver.building.plan import (
+    VAL,
+    Close,
+    Cutting,
+    PlanState,
+    Write,
+    assign_splits,
+    close_all,
+    cut_runs,
+    documents_within,
+)
+from tokenriver.errors import ResumeError, UsageError
 from tokenriver.files import PART_SUFFIX
 from tokenriver.shards.header import ShardHeader, Variant
-from tokenriver.shards.layouts import SPLITS, Layout, shard_name
+from tokenriver.shards.layouts import SPLITS, Layout, parse_shard_name, plain_shard_name, record_prefix, shard_name
 from tokenriver.shards.manifest import ManifestFile
 from tokenriver.shards.writer import ShardWriter
 
@@ -58,9 +68,19 @@ class Shape:
     cutting: Cutting
     variant: Variant
     header_vocab_size: int
+    numbered: bool = True
+    max_documents: int | None = None
+    max_tokens: int | None = None
 
     def path(self, split: int, index: int) -> Path:
-        """Where a shard goes."""
+        """Where a shard goes. UsageError for a second file where each split has one without a number."""
+        if not self.numbered and self.layout == "llmc":
+            if index:
+                raise UsageError(
+                    f"{self.directory}: {self.dataset} has one file for each split, and more than "
+                    f"{self.cutting.shard_tokens:,} tokens do not fit into one; use --layout tokens"
+                )
+            return self.directory / plain_shard_name(self.dataset, SPLITS[split])
         return self.directory / shard_name(self.layout, self.dataset, SPLITS[split], index)
 
 
@@ -126,6 +146,8 @@ class DatasetWriter:
         self._touched: set[int] = set()
         self._state = PlanState()
         self._skip = 0
+        self.full = False
+        """Nothing more is taken: a limit is reached."""
         self._thread = _WriterThread(shape, journal)
 
     def resume(self, content: JournalContent) -> tuple[int, int]:
@@ -143,6 +165,7 @@ class DatasetWriter:
             self._state = PlanState.from_json(checkpoint.plan)
             self.counts = BuildCounts.from_json(checkpoint.counts)
             self._skip = checkpoint.skip
+            self._thread.durable = checkpoint.position
             for split, shard in enumerate(self._state.open):
                 if shard is not None:
                     path = self.shape.path(split, shard.index)
@@ -153,6 +176,7 @@ class DatasetWriter:
 
     def add(self, block: EncodedBlock) -> None:
         """Cut a block and hand its pieces to the writing thread; raises what that thread met."""
+        block = self._within_limits(block)
         cutting = self.shape.cutting
         runs, after = assign_splits(cutting, self._state, block.bounds, block.given)
         for step in cut_runs(cutting, self._state, runs, block.bounds, self._skip):
@@ -166,6 +190,25 @@ class DatasetWriter:
         self.counts.add(block, runs)
         self.source_documents.update(block.source_documents)
         self._touched.update(block.source_documents)
+
+    def _within_limits(self, block: EncodedBlock) -> EncodedBlock:
+        shape, n_all = self.shape, len(block.bounds) - 1
+        n = documents_within(self._state, block.bounds, max_documents=shape.max_documents, max_tokens=shape.max_tokens)
+        documents, tokens = self._state.documents + n, self._state.tokens + int(block.bounds[n])
+        self.full = n < n_all or documents == shape.max_documents or tokens == shape.max_tokens
+        return block if n == n_all else block.first(n)
+
+    @property
+    def durable(self) -> tuple[int, int]:
+        """The (source, offset) that a build resumed now would read from: what is before it is not needed again."""
+        return self._thread.durable
+
+    @property
+    def n_sources(self) -> int | None:
+        """How many sources the documents come from, where a limit leaves some out; None without one."""
+        if self.shape.max_documents is None and self.shape.max_tokens is None:
+            return None
+        return max(self.source_documents, default=-1) + 1
 
     def finish(self, end: tuple[int, int]) -> list[ManifestFile]:
         """Close the last files and wait until all are on disk; `end` is the position after the last block."""
@@ -211,12 +254,11 @@ class DatasetWriter:
         )
 
     def _remove_parts(self, kept: set[str]) -> None:
-        for split in SPLITS:
-            pattern = shard_name(self.shape.layout, self.shape.dataset, split, 0)
-            stem = pattern[: pattern.rindex("0" * (5 if self.shape.layout == "tokens" else 6))]
-            for part in self.shape.directory.glob("*.bin" + PART_SUFFIX):
-                if part.name.startswith(stem) and part.name not in kept:
-                    part.unlink()
+        prefix = record_prefix(self.shape.layout, self.shape.dataset)
+        for part in self.shape.directory.glob("*.bin" + PART_SUFFIX):
+            name = parse_shard_name(part.name.removesuffix(PART_SUFFIX))
+            if name is not None and name.dataset == prefix and part.name not in kept:
+                part.unlink()
 
 
 class _WriterThread:
@@ -233,6 +275,7 @@ class _WriterThread:
         self._room = threading.Condition()
         self._waiting_bytes = 0
         self._error: BaseException | None = None
+        self.durable = (0, 0)
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name="tokenriver-writer", daemon=True)
         self._thread.start()
@@ -337,3 +380,4 @@ class _WriterThread:
         self._journal.record(msgspec.to_builtins(file), checkpoint, sources, inputs)
         writer.publish()
         files.append(file)
+        self.durable = checkpoint.position

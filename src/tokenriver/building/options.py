@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
 
+from tokenriver.corpus.sources import SourceOptions
 from tokenriver.errors import UsageError
 from tokenriver.shards.header import MAX_SHARD_TOKENS
 from tokenriver.shards.layouts import LAYOUTS, Layout, check_name
@@ -30,6 +31,14 @@ class BuildWords(TypedDict, total=False):
     split: str | None
     text_field: str
     document_separator: str | None
+    keep_document_separator: bool
+    document_start: str | None
+    json_arrays: bool
+    strip: bool
+    shuffle_seed: int | None
+    max_documents: int | None
+    max_tokens: int | None
+    numbered: bool
     separator: str | int | None
     separator_position: Literal["before", "after"] | None
     end_id: int | None
@@ -50,7 +59,11 @@ class BuildOptions:
     `split` is a rule of corpus/splits.py (None: the layout's default). `separator` is an id, a token's text or
     "none" (None: the layout's default); `end_id` stands after each document beside it (None: nothing does).
     `format` "llama-3" writes llm.c's Llama-3 variant, "auto" uint16 or uint32
-    by the vocabulary. `workers` None means one a core.
+    by the vocabulary. The words from `text_field` to `strip` are those of SourceOptions (corpus/sources.py);
+    `shuffle_seed` + k orders the records of the JSON array that is file k of its side (`split_by_file` there).
+    Documents are taken while they are no more than `max_documents` and hold no more than `max_tokens` ids, separators
+    included. `numbered` False names the llmc layout's files `<dataset>_val.bin` and `<dataset>_train.bin`, one of each.
+    `workers` None means one a core.
     """
 
     tokenizer_id: str | None = None
@@ -62,6 +75,14 @@ class BuildOptions:
     split: str | None = None
     text_field: str = "text"
     document_separator: str | None = None
+    keep_document_separator: bool = False
+    document_start: str | None = None
+    json_arrays: bool = False
+    strip: bool = False
+    shuffle_seed: int | None = None
+    max_documents: int | None = None
+    max_tokens: int | None = None
+    numbered: bool = True
     separator: str | int | None = None
     separator_position: Literal["before", "after"] | None = None
     end_id: int | None = None
@@ -84,6 +105,13 @@ class BuildOptions:
         _between("shard-tokens", self.shard_tokens, 1, MAX_SHARD_TOKENS, "(2^31 - 1: the count in a header)")
         _between("block-bytes", self.block_bytes, 1, 1 << 30, "bytes")
         _between("verify-sample", self.verify_sample, 0, 1 << 40, "documents")
+        for name, limit in (("max-docs", self.max_documents), ("max-tokens", self.max_tokens)):
+            if limit is not None:
+                _between(name, limit, 1, 1 << 60, "")
+        if self.shuffle_seed is not None and not self.json_arrays:
+            raise UsageError("shuffle_seed orders the records of JSON arrays, and goes with json_arrays")
+        if not self.numbered and self.layout == "golf":
+            raise UsageError("the golf layout numbers its files; numbered=False goes with the llmc layout")
         if self.workers is not None:
             _between("workers", self.workers, 1, 4096, "threads")
         if self.dataset is not None:
@@ -101,6 +129,37 @@ class BuildOptions:
         if unknown:
             raise UsageError(f"build has no option {unknown[0]!r}; there are {', '.join(known)}")
         return cls(**words)
+
+    def reading(self, split_field: str | None = None) -> SourceOptions:
+        """How the documents are read."""
+        return SourceOptions(
+            text_field=self.text_field,
+            split_field=split_field,
+            on_bad_record=self.on_bad_record,
+            keep_empty=self.keep_empty,
+            document_separator=self.document_separator,
+            keep_document_separator=self.keep_document_separator,
+            document_start=self.document_start,
+            json_arrays=self.json_arrays,
+            strip=self.strip,
+        )
+
+    def beyond_the_usual(self) -> dict[str, Any]:
+        """Those of the words that decide the bytes which most builds do not use, where they are used."""
+        return {name: getattr(self, name) for name in _UNUSUAL if getattr(self, name) != _DEFAULTS[name]}
+
+
+_UNUSUAL = (
+    "keep_document_separator",
+    "document_start",
+    "json_arrays",
+    "strip",
+    "shuffle_seed",
+    "max_documents",
+    "max_tokens",
+    "numbered",
+)
+_DEFAULTS = {f.name: f.default for f in fields(BuildOptions)}
 
 
 def _among(name: str, value: object, choices: tuple[object, ...]) -> None:

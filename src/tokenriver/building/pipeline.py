@@ -15,7 +15,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Generator, Iterable
     from concurrent.futures import Future
 
 __all__ = ["default_workers", "in_order", "read_ahead"]
@@ -31,7 +31,7 @@ def default_workers() -> int:
     return os.cpu_count() or 1
 
 
-def read_ahead(items: Iterable[A], *, depth: int) -> Iterator[A]:
+def read_ahead(items: Iterable[A], *, depth: int) -> Generator[A]:
     """The same items, taken from `items` in a thread of its own, at most `depth` waiting; its errors come through.
 
     Closing the generator ends the thread after the item that it is at. No reference to an item is kept once it is
@@ -73,7 +73,7 @@ def read_ahead(items: Iterable[A], *, depth: int) -> Iterator[A]:
 
 def in_order(
     function: Callable[[A], B], items: Iterable[A], *, workers: int, weight: Callable[[A], int], budget: int
-) -> Iterator[B]:
+) -> Generator[B]:
     """function(item) for every item, computed by `workers` threads and given in the items' order.
 
     Under way are at most workers + 2 items, and of a total weight within `budget` unless one alone exceeds it, so

@@ -29,6 +29,7 @@ __all__ = [
     "assign_splits",
     "close_all",
     "cut_runs",
+    "documents_within",
 ]
 
 TRAIN, VAL = 0, 1
@@ -113,6 +114,18 @@ class Close:
     shard: OpenShard
     state: PlanState = field(repr=False)
     skip: int
+
+
+def documents_within(
+    state: PlanState, bounds: NDArray[np.int64], *, max_documents: int | None, max_tokens: int | None
+) -> int:
+    """How many documents of a block are taken: all, or those before the first that would go over a limit."""
+    n = len(bounds) - 1
+    if max_documents is not None:
+        n = min(n, max(0, max_documents - state.documents))
+    if max_tokens is not None:
+        n = min(n, max(0, int(np.searchsorted(bounds, max_tokens - state.tokens, "right")) - 1))
+    return n
 
 
 def assign_splits(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tokenriver import __version__
@@ -29,10 +29,14 @@ __all__ = ["Origin", "Separator", "write_records"]
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """Where the documents come from: the sources in order, and the corpus directory if they are one."""
+    """Where the documents come from: the sources in order, and the corpus directory if they are one.
+
+    `facts` are of whoever found them (a recipe: name, repository, commit …) and go into the build record.
+    """
 
     sources: list[Source]
     corpus_manifest: Path | None
+    facts: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +71,7 @@ def write_records(
 ) -> Path:
     """Write `_CORPUS.json` (for raw files), the build record and, in the tokens layout, the manifest; return the last.
 
-    `hashes` are the facts of every source; `resolved` the options that decided the bytes.
+    `hashes` are the facts of every source that was read; `resolved` the options that decided the bytes.
     """
     corpus_sha256 = _corpus_facts(target, writer, origin, hashes, options)
     files = sorted(writer.files, key=lambda f: (f.split, f.name))
@@ -104,7 +108,7 @@ def _corpus_facts(
         version=options.dataset_version,
         files=[
             CorpusFile(source.name, writer.source_documents[i], hashes[i].n_bytes, hashes[i].sha256)
-            for i, source in enumerate(origin.sources)
+            for i, source in enumerate(origin.sources[: len(hashes)])
         ],
         documents={"train": writer.counts.documents[0], "val": writer.counts.documents[1]},
     )
@@ -145,8 +149,9 @@ def _build_record(
                 n_bytes=hashes[i].n_bytes,
                 sha256=hashes[i].sha256,
             )
-            for i, source in enumerate(origin.sources)
+            for i, source in enumerate(origin.sources[: len(hashes)])
         ],
+        origin=origin.facts,
         files=files,
         splits={
             name: SplitRecord(documents=counts.documents[i], tokens=counts.tokens[i], text_bytes=counts.text_bytes[i])

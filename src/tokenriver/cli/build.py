@@ -31,7 +31,9 @@ def build_command(
     file_format: Annotated[str, typer.Option("--format", help="auto, or llama-3 for llm.c's variant.")] = "auto",
     split: Annotated[
         str | None,
-        typer.Option(help="column[:NAME], hash:FRACTION, first-docs:N, first-tokens:N, first-shard or train."),
+        typer.Option(
+            help="column[:NAME], hash:FRACTION, first-docs:N, first-tokens:N, first-files:N, first-shard or train."
+        ),
     ] = None,
     text_field: Annotated[str, typer.Option(help="Field or column that holds the text.")] = "text",
     document_separator: Annotated[str | None, typer.Option(help="Text that ends a document in .txt files.")] = None,

@@ -7,7 +7,7 @@ out never depends on where the blocks are cut.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn
 
 import numpy as np
@@ -37,10 +37,15 @@ SPLIT_VALUES = {"train": 0, "val": 1, "validation": 1}
 """Values of a split column → side (0 train, 1 val)."""
 
 
+_UNIT = {"parquet": "row", "array": "record"}
+"""What is counted where there are no lines."""
+
+
 class Position(NamedTuple):
     """A place between documents where reading can begin: the source's index and an offset in it.
 
-    The offset counts bytes of the decompressed stream, or rows of a Parquet file.
+    The offset counts bytes of the decompressed stream, or rows of a Parquet file. (A JSON array is read in one piece,
+    so there the only ones are its two ends.)
     """
 
     source_index: int
@@ -67,10 +72,16 @@ class Segment:
         """Size of the payload."""
         return self.payload.nbytes if self.source.kind == "parquet" else len(self.payload)
 
+    def before(self, offset: int) -> Segment:
+        """The part of it before an offset that is a border between records."""
+        n = offset - self.start
+        payload = self.payload.slice(0, n) if self.source.kind == "parquet" else memoryview(self.payload)[:n].tobytes()
+        return replace(self, end=offset, payload=payload)
+
     def place(self, offset: int) -> str:
         """Where a record is, for an error: "FILE:LINE (byte OFFSET)", or "FILE: row ROW" (from 0) for Parquet."""
-        if self.source.kind == "parquet":
-            return f"{self.source}: row {offset:,} (counted from 0)"
+        if self.source.kind in ("parquet", "array"):
+            return f"{self.source}: {_UNIT[self.source.kind]} {offset:,} (counted from 0)"
         line = self.first_line if self.first_line is not None else count_newlines(self.source, self.start)
         line += bytes(memoryview(self.payload)[: offset - self.start]).count(b"\n")
         unit = f"byte {offset}" if not self.source.compression else f"byte {offset} decompressed"
@@ -104,7 +115,8 @@ class DocumentBlock:
     """The documents of a block, in order.
 
     `splits` uint8 [n] (0 train, 1 val) where a split field was asked for, `ids` (None for a record without one) where
-    ids were; `source_indices` int32 [n] and `offsets` int64 [n] say where each began (Position's units); `skipped`
+    ids were; `source_indices` int32 [n] and `offsets` int64 [n] say where each began (Position's units;
+    in a JSON array the record's number); `skipped`
     counts by SKIP_KINDS the records that gave no document; `n_records` counts all of them.
     """
 
@@ -121,8 +133,8 @@ class DocumentBlock:
     def where(self, i: int, sources: Sequence[Source]) -> str:
         """Where document i stands, for an error; reads the file again to count lines."""
         source, offset = sources[int(self.source_indices[i])], int(self.offsets[i])
-        if source.kind == "parquet":
-            return f"{source}: row {offset:,} (counted from 0)"
+        if source.kind in ("parquet", "array"):
+            return f"{source}: {_UNIT[source.kind]} {offset:,} (counted from 0)"
         if source.stream is not None:
             return f"{source} (byte {offset})"
         unit = f"byte {offset}" if not source.compression else f"byte {offset} decompressed"

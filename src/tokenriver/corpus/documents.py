@@ -12,8 +12,13 @@ from __future__ import annotations
 
 import functools
 import itertools
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from tokenriver.batches import TextBatch
+from tokenriver.corpus.arrays import cut_array, parse_array
 from tokenriver.corpus.blocks import (
     SKIP_KINDS,
     DocumentBlock,
@@ -58,10 +63,14 @@ def read_blocks(
     *,
     block_bytes: int = BLOCK_BYTES,
     start: Position = Position(0, 0),  # noqa: B008
+    stop: Position | None = None,
+    on_source: Callable[[int], None] | None = None,
     on_raw: Callable[[int, bytes], None] | None = None,
 ) -> Iterator[RawBlock]:
-    """Raw blocks of whole records from `start` (the start or end of a block cut earlier), in order.
+    """Raw blocks of whole records from `start` (the start or end of a block cut earlier), in order, up to `stop`
+    (likewise; None: the end).
 
+    `on_source(source_index)` is told before a source is opened, and may wait until the file is there.
     `on_raw(source_index, chunk)` gets the bytes of each file as they are read, from its first one, and b"" at its
     end. A Parquet file is not read in order, so only its end is told; nothing is told of a plain file whose reading
     begins in the middle, nor of the sources before `start`: InputHasher (inputs.py) reads those apart. Raises
@@ -72,9 +81,14 @@ def read_blocks(
     pending: list[Segment] = []
     size = 0
     for index in range(start.source_index, len(sources)):
+        if stop is not None and Position(index, 0) >= stop:
+            break
         offset = start.offset if index == start.source_index else 0
+        limit = stop.offset if stop is not None and index == stop.source_index else None
+        if on_source is not None:
+            on_source(index)
         tap = None if on_raw is None else functools.partial(on_raw, index)
-        for segment in _cut(sources[index], index, options, offset, block_bytes, tap):
+        for segment in _clip(_cut(sources[index], index, options, offset, block_bytes, tap), limit):
             pending.append(segment)
             size += segment.n_bytes
             if 2 * size >= block_bytes:  # a run cut inside a file is a little shorter than a block, and stays alone
@@ -84,6 +98,16 @@ def read_blocks(
             tap(b"")
     if pending:
         yield RawBlock(tuple(pending))
+
+
+def _clip(segments: Iterable[Segment], stop: int | None) -> Iterator[Segment]:
+    """The segments up to offset `stop`, which is a border between records."""
+    for segment in segments:
+        if stop is not None and segment.end >= stop:
+            if segment.start < stop:
+                yield segment.before(stop)
+            return
+        yield segment
 
 
 def _cut(
@@ -98,6 +122,8 @@ def _cut(
     if small and not start and not source.compression and source.kind != "parquet":
         data = read_small(source, tap)
         return [Segment(index, source, 0, len(data), data)] if data else []
+    if source.kind == "array":
+        return cut_array(source, index, start=start, on_raw=tap)
     if source.kind == "parquet":
         return cut_parquet(source, index, options, start=start, block_bytes=block_bytes)
     if source.kind == "txt":
@@ -117,9 +143,17 @@ def parse_block(raw: RawBlock, options: SourceOptions) -> DocumentBlock:
             parts += parse_jsonl(list(run), options)
         elif kind == "parquet":
             parts += [parse_parquet(segment, options) for segment in run]
+        elif kind == "array":
+            parts += [parse_array(segment, options) for segment in run]
         else:
             parts += [parse_text(segment, options) for segment in run]
-    return drop_empty(join_documents(parts, options), options)
+    block = join_documents(parts, options)
+    if options.strip:
+        block = replace(block, texts=TextBatch.from_texts(text.strip() for text in block.texts.texts()))
+    sides = {segment.source_index: segment.source.side for segment in raw.segments}
+    if None not in sides.values():
+        block = replace(block, splits=np.array([sides[i] for i in block.source_indices.tolist()], np.uint8))
+    return drop_empty(block, options)
 
 
 def peek_fields(sources: Sequence[Source]) -> list[str]:
@@ -130,7 +164,7 @@ def peek_fields(sources: Sequence[Source]) -> list[str]:
     for source in sources:
         if source.kind == "parquet":
             return parquet_columns(source)
-        if source.kind == "txt":
+        if source.kind in ("txt", "array"):
             return []
         fields = _first_fields(source)
         if fields is not None:

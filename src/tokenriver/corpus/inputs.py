@@ -191,8 +191,8 @@ class InputHasher:
     def _is_stream(self, index: int) -> bool:
         return self._sources[index].stream is not None
 
-    def finish(self) -> list[InputFacts]:
-        """Facts of every source in order, once reading is over; raises what hashing raised.
+    def finish(self, n_sources: int | None = None) -> list[InputFacts]:
+        """Facts of all sources (or the first `n_sources`) in order, once reading is over; raises what hashing met.
 
         IntegrityError for a file of a corpus that is not what the corpus's manifest says.
         """
@@ -201,18 +201,19 @@ class InputHasher:
         self.__exit__(None, None, None)
         if self._error is not None:
             raise self._error
-        for index, source in enumerate(self._sources):
+        wanted = self._sources[:n_sources]
+        for index, source in enumerate(wanted):
             if index not in self._facts:
                 if source.stream is not None:
                     raise CorpusError("standard input was not read to its end, so it has no checksum")
-                mark = self._mark if self._mark is not None and self._mark.source_index == index else None
+                mark = self._marks.get(index)
                 self._facts[index] = hash_source(source, mark)
             if source.sha256 is not None and self._facts[index].sha256 != source.sha256:
                 raise IntegrityError(
                     f"{source}: sha256 is {self._facts[index].sha256}, but the corpus's manifest says {source.sha256}: "
                     "the bytes changed; fetch or write it again"
                 )
-        return [self._facts[index] for index in range(len(self._sources))]
+        return [self._facts[index] for index in range(len(wanted))]
 
     def _run(self) -> None:
         try:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from tokenriver.batches import TextBatch
@@ -31,7 +33,14 @@ def parquet_columns(source: Source) -> list[str]:
 def cut_parquet(
     source: Source, index: int, options: SourceOptions, *, start: int, block_bytes: int
 ) -> Iterator[Segment]:
-    """Runs of rows from row `start`, of about `block_bytes` of decoded columns each."""
+    """Runs of rows from row `start`, of about `block_bytes` of decoded columns each; of whole documents where rows
+    are joined (`document_start`).
+    """
+    runs = _cut_rows(source, index, options, start, block_bytes)
+    return runs if options.document_start is None else _whole_documents(runs, options)
+
+
+def _cut_rows(source: Source, index: int, options: SourceOptions, start: int, block_bytes: int) -> Iterator[Segment]:
     with _open(source) as file:
         columns = _check_columns(source, file.schema_arrow, options)
         group_begin = 0
@@ -41,6 +50,37 @@ def cut_parquet(
             if n_rows and group_begin + n_rows > start:
                 yield from _cut_group(source, index, file, group, columns, (group_begin, start), block_bytes)
             group_begin += n_rows
+
+
+def _whole_documents(runs: Iterator[Segment], options: SourceOptions) -> Iterator[Segment]:
+    """The same rows in runs that end where a document ends: what may go on in the next run waits for it."""
+    held: list[Segment] = []
+    for run in runs:
+        starts = np.flatnonzero(_begins_document(_plain(run.payload.column(options.text_field)), options))
+        first_of_all = not held and starts.tolist() == [0]
+        if not len(starts) or first_of_all:
+            held.append(run)
+            continue
+        last = run.start + int(starts[-1])
+        if last > run.start:
+            held.append(run.before(last))
+        if held:
+            yield _joined(held)
+        held = [replace(run, start=last, payload=run.payload.slice(last - run.start))]
+    if held:
+        yield _joined(held)
+
+
+def _joined(runs: list[Segment]) -> Segment:
+    if len(runs) == 1:
+        return runs[0]
+    table = pa.Table.from_batches([run.payload for run in runs]).combine_chunks()
+    return replace(runs[0], end=runs[-1].end, payload=table.to_batches()[0])
+
+
+def _begins_document(column: Any, options: SourceOptions) -> NDArray[np.bool_]:
+    found = pc.fill_null(pc.match_substring_regex(column, options.document_start), fill_value=False)
+    return np.asarray(found.to_numpy(zero_copy_only=False), np.bool_)
 
 
 def _cut_group(
@@ -120,8 +160,14 @@ def parse_parquet(segment: Segment, options: SourceOptions) -> DocumentBlock:
         _judge_bytes(column, keep, segment, options, verdict)
     if not keep.all():
         column, batch, rows = column.filter(pa.array(keep)), batch.filter(pa.array(keep)), rows[keep]
+    texts = TextBatch.from_arrow(column)
+    if options.document_start is not None and len(rows):
+        begins = _begins_document(column, options)
+        begins[0] = True
+        texts = TextBatch(texts.data, np.append(texts.offsets[:-1][begins], texts.offsets[-1]))
+        batch, rows = batch.filter(pa.array(begins)), rows[begins]
     return DocumentBlock(
-        TextBatch.from_arrow(column),
+        texts,
         _sides(batch, rows, segment, options.split_field) if options.split_field else None,
         _ids(batch, options.id_field) if options.id_field else None,
         np.full(len(rows), segment.source_index, np.int32),

@@ -25,7 +25,7 @@ from tokenriver.corpus.manifest import (
     verify_corpus,
     write_corpus_manifest,
 )
-from tokenriver.corpus.sources import Source, SourceOptions
+from tokenriver.corpus.sources import Source, SourceOptions, split_by_file
 from tokenriver.corpus.splits import SplitRule, first_docs_split, hash_split
 from tokenriver.corpus.writers import CORPUS_FORMATS, CorpusFormat, ShardFile, fitting, open_shard_file
 from tokenriver.errors import CorpusError, FormatError, UsageError
@@ -87,6 +87,8 @@ def write_corpus(
     sources = find_sources(inputs, options)
     _check_not_inside(sources, target)
     rule = _choose_rule(split, sources)
+    if rule.kind == "first-files":
+        sources = split_by_file(sources, rule.count, None)
     options = replace(
         options, id_field=options.id_field or "id", split_field=rule.column if rule.kind == "column" else None
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 import glob
 import hashlib
 import os
+import re
 import stat
 import sys
 from dataclasses import dataclass, replace
@@ -15,14 +16,25 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Literal
 
 from tokenriver.corpus.manifest import CORPUS_MANIFEST, is_corpus, read_corpus_manifest
+from tokenriver.corpus.splits import TRAIN, VAL
 from tokenriver.errors import CorpusError, IntegrityError, ResumeError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["KINDS", "STDIN", "OnBadRecord", "Pushback", "Source", "SourceOptions", "find_sources"]
+__all__ = [
+    "KINDS",
+    "STDIN",
+    "OnBadRecord",
+    "Pushback",
+    "Source",
+    "SourceOptions",
+    "find_sources",
+    "kind_of",
+    "split_by_file",
+]
 
-Kind = Literal["jsonl", "parquet", "txt"]
+Kind = Literal["jsonl", "parquet", "txt", "array"]
 Compression = Literal["", "gz", "zst"]
 OnBadRecord = Literal["error", "skip"]
 
@@ -57,7 +69,10 @@ class SourceOptions:
     `text_field`: the JSON field or Parquet column with the text. `split_field`: the one with "train" or "val", read
     where not None. `id_field`: read where not None (a record may lack it). `on_bad_record`: "error" stops at the
     first bad record, "skip" counts it by kind. `keep_empty` keeps texts of no bytes. `document_separator` cuts .txt
-    files into documents (None: one document a file).
+    files into documents (None: one document a file); `keep_document_separator` leaves it at each document's end, and
+    one at the very end of the file then opens a last, empty document. `document_start` joins the rows of a Parquet
+    file into documents: a row that this regular expression is found in begins one, and each file does. `json_arrays`
+    reads a .json file as one array of records. `strip` takes the white space off both ends of every text.
     """
 
     text_field: str = "text"
@@ -66,12 +81,21 @@ class SourceOptions:
     on_bad_record: OnBadRecord = "error"
     keep_empty: bool = False
     document_separator: str | None = None
+    keep_document_separator: bool = False
+    document_start: str | None = None
+    json_arrays: bool = False
+    strip: bool = False
 
     def __post_init__(self) -> None:
         if self.on_bad_record not in ("error", "skip"):
             raise UsageError(f"on_bad_record is {self.on_bad_record!r}: give 'error' or 'skip'")
         if self.document_separator == "":
             raise UsageError("the document separator is empty: give a text such as '\\n\\n', or none at all")
+        if self.document_start is not None:
+            try:
+                re.compile(self.document_start)
+            except re.error as error:
+                raise UsageError(f"document start {self.document_start!r} is no regular expression: {error}") from error
 
 
 class Pushback:
@@ -137,7 +161,10 @@ class Source:
 
     `file` is its path as it was found; `name` the path relative to the input that found it, with "/" (never
     absolute); `n_bytes` the size of the file when it was found, None for standard input; `stream` only for that;
-    `sha256` what a corpus manifest says of the file.
+    `sha256` what a corpus manifest says of the file. `pin`
+    names the content where it is known before the file is read ("sha256:…" or "git:…"). `side` (0 train, 1 val) is
+    that of all documents in it where files are split, and `shuffle_seed` puts the records of an array in the order of
+    Python's `random.Random(seed).shuffle`.
     """
 
     file: str
@@ -147,6 +174,9 @@ class Source:
     n_bytes: int | None
     stream: Pushback | None = None
     sha256: str | None = None
+    pin: str | None = None
+    side: int | None = None
+    shuffle_seed: int | None = None
 
     @property
     def path(self) -> Path:
@@ -166,13 +196,38 @@ def find_sources(inputs: Sequence[str | os.PathLike[str]], options: SourceOption
     missing, of an unknown kind, or matches nothing, IntegrityError for a corpus whose files are missing or of another
     size.
     """
-    del options  # the same signature as the readers; nothing in it changes which files there are
     if not inputs:
         raise CorpusError("no input given: name files, directories or globs, or - for JSONL on standard input")
     words = [os.fspath(word) for word in inputs]
     if words.count(STDIN) > 1:
         raise UsageError("standard input (-) can be read only once")
-    return [source for word in words for source in _find(word)]
+    sources = [source for word in words for source in _find(word)]
+    if options is not None and options.json_arrays:
+        sources = [replace(s, kind="array") if _is_json(s.file) else s for s in sources]
+    return sources
+
+
+def _is_json(file: str) -> bool:
+    return file.lower().removesuffix(".gz").removesuffix(".zst").endswith(".json")
+
+
+def kind_of(name: str, options: SourceOptions) -> tuple[Kind, Compression] | None:
+    """What a file of this name holds and how it is compressed; None for a name that no document source has."""
+    found = _kind_of(name)
+    return ("array", found[1]) if found is not None and options.json_arrays and _is_json(name) else found
+
+
+def split_by_file(sources: Sequence[Source], n_val: int | None, shuffle_seed: int | None) -> list[Source]:
+    """The sources with their sides, the first `n_val` being val (None: files have no side), and their seeds.
+
+    File k of its side (of all, where files have no side) is shuffled with `shuffle_seed` + k.
+    """
+    split = []
+    for i, source in enumerate(sources):
+        side = None if n_val is None else VAL if i < n_val else TRAIN
+        k = i - (n_val or 0) if side == TRAIN else i
+        split.append(replace(source, side=side, shuffle_seed=None if shuffle_seed is None else shuffle_seed + k))
+    return split
 
 
 def _find(word: str) -> Iterator[Source]:

@@ -25,9 +25,9 @@ SPLITS = ("train", "val")
 
 TRAIN, VAL = 0, 1
 
-SplitKind = Literal["column", "hash", "first-docs", "first-tokens", "first-shard", "train"]
+SplitKind = Literal["column", "hash", "first-docs", "first-tokens", "first-files", "first-shard", "train"]
 
-CHOICES = "column[:NAME], hash:FRACTION, first-docs:N, first-tokens:N, first-shard, train"
+CHOICES = "column[:NAME], hash:FRACTION, first-docs:N, first-tokens:N, first-files:N, first-shard, train"
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,8 @@ class SplitRule:
         "column[:NAME]": the record's own field ("split" by default) says "train" or "val". "hash:FRACTION", 0 ≤
         FRACTION < 1: about that share of the texts is val, by the text's hash, so equal texts fall on one side.
         "first-docs:N": the first N documents are val. "first-tokens:N": the first N tokens are val, cut inside a
-        document. "first-shard": the first shard is val. "train": everything is train.
+        document. "first-files:N": the documents of the first N input files are val. "first-shard": the
+        first shard is val. "train": everything is train.
         """
         kind, colon, value = words.partition(":")
         if kind == "column" and (value or not colon):
@@ -57,6 +58,8 @@ class SplitRule:
             return cls("first-docs", count=_count(words, value))
         if kind == "first-tokens" and colon:
             return cls("first-tokens", count=_count(words, value))
+        if kind == "first-files" and colon:
+            return cls("first-files", count=_count(words, value))
         if words == "first-shard":
             return cls("first-shard")
         if words == "train":

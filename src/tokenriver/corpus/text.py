@@ -1,7 +1,8 @@
 """Plain text files: one document a file, or as many as a separator cuts.
 
-The separator is searched from left to right without overlaps and dropped; one at the very end closes the last
-document and opens no further one. Nothing else is touched, except that a BOM at the start of a file is not text.
+The separator is searched from left to right without overlaps and dropped (unless it is kept); one at the very end
+closes the last document and opens no further one. Nothing else is touched, except that a BOM at the start of a file is
+not text.
 """
 
 from __future__ import annotations
@@ -72,12 +73,14 @@ def parse_text(segment: Segment, options: SourceOptions) -> DocumentBlock:
     payload = segment.payload
     begin = len(BOM) if segment.start == 0 and payload[:3] == BOM else 0
     separator = (options.document_separator or "").encode()
+    kept = len(separator) if options.keep_document_separator else 0
     texts: list[bytes] = []
     offsets: list[int] = []
+    stop = -1
     while begin < len(payload):
         stop = payload.find(separator, begin) if separator else -1
         end = len(payload) if stop < 0 else stop
-        text = bytes(memoryview(payload)[begin:end])
+        text = bytes(memoryview(payload)[begin : end if stop < 0 else end + kept])
         try:
             text.decode()
         except UnicodeDecodeError as error:
@@ -87,6 +90,9 @@ def parse_text(segment: Segment, options: SourceOptions) -> DocumentBlock:
             texts.append(text)
             offsets.append(segment.start + begin)
         begin = end if stop < 0 else end + len(separator)
+    if kept and stop >= 0 and segment.end == segment.source.n_bytes and not segment.source.compression:
+        texts.append(b"")
+        offsets.append(segment.end)
     if options.split_field and texts:
         bad_split(None, segment, offsets[0], options.split_field)
     return DocumentBlock(

@@ -30,6 +30,7 @@ __all__ = [
     "check_name",
     "data_set_directory",
     "parse_shard_name",
+    "plain_shard_name",
     "record_prefix",
     "shard_name",
 ]
@@ -101,6 +102,11 @@ def shard_name(layout: Layout, dataset: str, split: Split, index: int) -> str:
     if layout == "tokens":
         return f"{split}-{index:05d}.bin"
     return f"{record_prefix(layout, dataset)}_{split}_{index:06d}.bin"
+
+
+def plain_shard_name(dataset: str, split: Split) -> str:
+    """The file name in the llmc layout where a split is one file, without a number."""
+    return f"{dataset}_{split}.bin"
 
 
 def record_prefix(layout: Layout, dataset: str) -> str:

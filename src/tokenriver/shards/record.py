@@ -58,7 +58,10 @@ class SplitRecord(msgspec.Struct, kw_only=True):
 
 
 class BuildRecord(msgspec.Struct, kw_only=True):
-    """The record of a build. `options["shard_tokens"]` is the size that cuts were made at."""
+    """The record of a build. `options["shard_tokens"]` is the size that cuts were made at.
+
+    `origin`: what a recipe says of where the inputs come from; {} for a build of files.
+    """
 
     tool: str = "tokenriver"
     version: str = ""
@@ -67,6 +70,7 @@ class BuildRecord(msgspec.Struct, kw_only=True):
     tokenizer: TokenizerRecord
     options: dict[str, Any] = {}
     inputs: list[InputRecord] = []
+    origin: dict[str, Any] = {}
     files: list[ManifestFile] = []
     splits: dict[str, SplitRecord] = {}
     skipped: dict[str, int] = {}
