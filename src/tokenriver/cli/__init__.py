@@ -25,6 +25,7 @@ from tokenriver.cli.golf import golf_app
 from tokenriver.cli.inspect import inspect_command
 from tokenriver.cli.publish import publish_command
 from tokenriver.cli.stopping import StoppedError, stop_of, terminable
+from tokenriver.cli.recipe import recipe_command
 from tokenriver.cli.tokenizer_file import tokenizer_file_command
 from tokenriver.cli.trace import trace_command
 from tokenriver.cli.train_tokenizer import train_tokenizer_command
@@ -56,6 +57,7 @@ app.command("trace")(trace_command)
 app.add_typer(golf_app, name="golf")
 app.command("download")(download_command)
 app.command("publish")(publish_command)
+app.command("recipe")(recipe_command)
 
 
 def _print_version(wanted: bool) -> None:

@@ -13,7 +13,7 @@ from tokenriver.files import human_bytes, human_count
 if TYPE_CHECKING:
     from tokenriver.building.build import BuildSummary
 
-__all__ = ["build_command", "unescaped"]
+__all__ = ["build_command", "print_summary", "unescaped"]
 
 
 def build_command(
@@ -82,7 +82,7 @@ def build_command(
     if as_json:
         _print_json(summary)
     elif not quiet:
-        _print_summary(summary)
+        print_summary(summary)
 
 
 def _build(inputs: list[str], tokenizer: str, out: str, options: dict[str, Any], *, quiet: bool) -> BuildSummary:
@@ -109,7 +109,8 @@ def _print_json(summary: BuildSummary) -> None:
     print(msgspec.json.format(msgspec.json.encode(values), indent=2).decode())
 
 
-def _print_summary(summary: BuildSummary) -> None:
+def print_summary(summary: BuildSummary) -> None:
+    """A build's summary for people."""
     for split in ("train", "val"):
         files = [f for f in summary.files if f.split == split]
         if not files:

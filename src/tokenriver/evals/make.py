@@ -54,11 +54,13 @@ def make_eval_file(
     version: Literal["auto", 1, 2] = "auto",
     shots: int = 0,
     on_bad_record: Literal["error", "skip"] = "error",
+    origin: dict[str, Any] | None = None,
 ) -> EvalSummary:
     """Write the evaluation file of a task, and `<out>.json` with rendering, tokenizer, counts and input checksums.
 
     `version` "auto" is llm.c's version 1 where it can hold every example, else 2. A record that is no question, or
-    whose ids would leave nothing to score, raises CorpusError naming FILE:LINE, or is skipped and counted.
+    whose ids would leave nothing to score, raises CorpusError naming FILE:LINE, or is skipped and counted. `origin`
+    goes into the record: what a recipe says of where the source comes from.
     """
     if on_bad_record not in ("error", "skip"):
         raise UsageError(f"on_bad_record is {on_bad_record!r}; choose error or skip")
@@ -88,7 +90,9 @@ def make_eval_file(
         dict(sorted(skipped.items())),
         dict(sorted(encoded.notes.items())),
     )
-    settings = {"task": task, "rendering": rendering, "boundary": boundary, "shots": shots}
+    settings: dict[str, Any] = {"task": task, "rendering": rendering, "boundary": boundary, "shots": shots}
+    if origin is not None:
+        settings["origin"] = origin
     _write_record(summary, settings, tokenizer, [asdict(i) for i in inputs])
     return summary
 

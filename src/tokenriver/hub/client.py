@@ -13,7 +13,7 @@ from urllib.parse import quote
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["ask_json", "file_url", "head", "raise_for_status", "stream"]
+__all__ = ["ask_json", "file_url", "head", "raise_for_status", "stream", "web_head", "web_stream"]
 
 
 def file_url(repo_id: str, name: str, *, revision: str) -> str:
@@ -55,6 +55,30 @@ def stream(url: str, *, start: int = 0) -> Iterator[Any]:
     headers = {**_headers(), **({"Range": f"bytes={start}-"} if start else {})}
     with http_stream_backoff("GET", url, headers=headers, timeout=constants.HF_HUB_DOWNLOAD_TIMEOUT) as response:
         yield response
+
+
+@contextmanager
+def web_stream(url: str, *, start: int = 0) -> Iterator[Any]:
+    """GET of a file anywhere else from `start` on: the same session and back-off, but no token goes there."""
+    from huggingface_hub import constants
+    from huggingface_hub.utils import http_stream_backoff
+
+    headers = {"Accept-Encoding": "identity", **({"Range": f"bytes={start}-"} if start else {})}
+    timeout = constants.HF_HUB_DOWNLOAD_TIMEOUT
+    with http_stream_backoff("GET", url, headers=headers, timeout=timeout, follow_redirects=True) as response:
+        yield response
+
+
+def web_head(url: str) -> Any:
+    """HEAD of a file anywhere else, redirects followed; no token goes there."""
+    from huggingface_hub import constants
+    from huggingface_hub.utils import http_backoff
+
+    timeout = constants.HF_HUB_DOWNLOAD_TIMEOUT
+    headers = {"Accept-Encoding": "identity"}
+    response = http_backoff("HEAD", url, headers=headers, timeout=timeout, follow_redirects=True)
+    raise_for_status(response)
+    return response
 
 
 def raise_for_status(response: Any) -> None:

@@ -11,8 +11,7 @@ from tokenriver.hub.transfer import fetch_file
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tokenriver.hub.repository import Repository
-    from tokenriver.hub.transfer import FetchJob, TransferSink
+    from tokenriver.hub.transfer import FetchJob, Remote, TransferSink
 
 __all__ = ["DEFAULT_CONNECTIONS", "fetch_files"]
 
@@ -21,7 +20,7 @@ DEFAULT_CONNECTIONS = 8
 
 
 def fetch_files(
-    repository: Repository,
+    repository: Remote,
     jobs: Sequence[FetchJob],
     *,
     connections: int = DEFAULT_CONNECTIONS,

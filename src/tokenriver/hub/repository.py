@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from tokenriver.errors import HubError, IntegrityError, TokenRiverError, UsageError
 from tokenriver.hub.checks import Expected
-from tokenriver.hub.client import ask_json, file_url
+from tokenriver.hub.client import ask_json, file_url, stream
 from tokenriver.hub.names import checked_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from contextlib import AbstractContextManager
 
 __all__ = ["Repository", "explained", "open_repository"]
 
@@ -33,6 +34,7 @@ class Repository:
     commit: str
     files: Mapping[str, Expected]
     offline: bool = False
+    server = "the Hub"
 
     def __str__(self) -> str:
         return f"{self.repo_id}@{self.commit[:8]}"
@@ -46,6 +48,10 @@ class Repository:
     def url(self, name: str) -> str:
         """Where the file is served, at exactly this commit."""
         return file_url(self.repo_id, name, revision=self.commit)
+
+    def stream(self, name: str, start: int) -> AbstractContextManager[Any]:
+        """The response that carries the file's bytes from `start` on."""
+        return stream(self.url(name), start=start)
 
     def cached(self, name: str) -> Path | None:
         """The file in huggingface_hub's cache, if it is there."""
@@ -113,7 +119,7 @@ def _from_cache(repo_id: str, revision: str) -> Repository:
 
 
 @contextmanager
-def explained(what: str) -> Iterator[None]:
+def explained(what: str, server: str = "the Hub") -> Iterator[None]:
     """Turn what the client raises into a HubError of one line about `what`; its messages hold no token."""
     from huggingface_hub import errors
 
@@ -130,18 +136,18 @@ def explained(what: str) -> Iterator[None]:
     except errors.RevisionNotFoundError as error:
         raise HubError(f"{what}: it has no such revision") from error
     except errors.HfHubHTTPError as error:
-        raise HubError(f"{what}: {_status(error)}") from error
+        raise HubError(f"{what}: {_status(error, server)}") from error
     except OSError:
         raise
     except Exception as error:  # the client's errors of transport are of other classes in other versions of it
-        raise HubError(f"{what}: no answer from the Hub ({type(error).__name__}: {_first_line(error)})") from error
+        raise HubError(f"{what}: no answer from {server} ({type(error).__name__}: {_first_line(error)})") from error
 
 
-def _status(error: Any) -> str:
+def _status(error: Any, server: str) -> str:
     status = getattr(getattr(error, "response", None), "status_code", None)
-    if status in (401, 403):
+    if status in (401, 403) and server == "the Hub":
         return f"HTTP {status}: no permission; set HF_TOKEN to a token that has it"
-    return f"the Hub answered with HTTP {status}" if status else _first_line(error)
+    return f"{server} answered with HTTP {status}" if status else _first_line(error)
 
 
 def _first_line(error: BaseException) -> str:

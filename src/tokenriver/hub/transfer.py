@@ -19,21 +19,42 @@ import filelock
 from tokenriver.errors import FormatError, HubError, IntegrityError, TokenRiverError
 from tokenriver.files import PART_SUFFIX, fsync_directory
 from tokenriver.hub.checks import Digest, Expected
-from tokenriver.hub.client import raise_for_status, stream
-from tokenriver.hub.repository import Repository, explained
+from tokenriver.hub.client import raise_for_status
+from tokenriver.hub.repository import explained
 from tokenriver.shards.header import HEADER_BYTES, parse_header
 from tokenriver.shards.manifest import MAX_JSON_BYTES, read_limited
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
 
-__all__ = ["FetchJob", "TransferSink", "fetch_bytes", "fetch_file", "locked"]
+    from tokenriver.hub.repository import Repository
+
+__all__ = ["FetchJob", "Remote", "TransferSink", "fetch_bytes", "fetch_file", "locked"]
 
 _BROKEN_BODIES = 5
 """Connections in a row that may end without one new byte before the transfer is given up."""
 
 _WRONG_BODIES = 2
 """Whole bodies with a wrong hash before the file is given up: the second is asked for anew from its first byte."""
+
+
+class Remote(Protocol):
+    """Where files come from: a repository of the Hub, or addresses on the web."""
+
+    @property
+    def offline(self) -> bool:
+        """There is only what a cache holds."""
+
+    @property
+    def server(self) -> str:
+        """Who serves it, for messages."""
+
+    def cached(self, name: str) -> Path | None:
+        """A copy that is on this machine already."""
+
+    def stream(self, name: str, start: int) -> AbstractContextManager[Any]:
+        """The response that carries a file's bytes from `start` on."""
 
 
 class TransferSink(Protocol):
@@ -51,7 +72,7 @@ class FetchJob:
     expected: Expected
 
 
-def fetch_file(repository: Repository, job: FetchJob, *, progress: TransferSink | None = None) -> bool:
+def fetch_file(repository: Remote, job: FetchJob, *, progress: TransferSink | None = None) -> bool:
     """Bring one file to its path, whole and right; True if it was fetched, False if it was there already.
 
     Processes that want the same file wait for the first, then find it. A file that is there and wrong is replaced; it
@@ -140,7 +161,7 @@ def _take_from_cache(cached: Path, job: FetchJob, part: Path) -> bool:
     return True
 
 
-def _download(repository: Repository, job: FetchJob, part: Path, report: Callable[[int], None]) -> None:
+def _download(repository: Remote, job: FetchJob, part: Path, report: Callable[[int], None]) -> None:
     """Fill the part until its hash is right."""
     problem: str | None = None
     for _ in range(_WRONG_BODIES + part.exists()):  # what an earlier run left may be of another file
@@ -157,8 +178,8 @@ def _download(repository: Repository, job: FetchJob, part: Path, report: Callabl
             return
         part.unlink()
     raise IntegrityError(
-        f"{job.path}: the Hub's copy arrived {_WRONG_BODIES} times with {problem}; the file was not kept: try again "
-        f"later, or tell the owner of {repository.repo_id}"
+        f"{job.path}: the copy of {repository.server} arrived {_WRONG_BODIES} times with {problem}; it was not kept: "
+        f"try again later, or tell the owner of {repository}"
     )
 
 
@@ -176,7 +197,7 @@ class _Body:
             self._digest.update_from(part)
             self._file.seek(self.n_bytes)
 
-    def fill(self, repository: Repository, name: str, report: Callable[[int], None]) -> None:
+    def fill(self, repository: Remote, name: str, report: Callable[[int], None]) -> None:
         """Ask for what is missing until it is there; HubError when the connection keeps breaking."""
         idle = 0
         while self._expected.n_bytes is None or self.n_bytes < self._expected.n_bytes:
@@ -193,11 +214,11 @@ class _Body:
                 )
         os.fsync(self._file.fileno())
 
-    def _ask(self, repository: Repository, name: str, report: Callable[[int], None]) -> str | None:
+    def _ask(self, repository: Remote, name: str, report: Callable[[int], None]) -> str | None:
         """One request; what broke it off, or None. A part that the server will not go on with is begun anew."""
         with (
-            explained(f"{name} in {repository}"),
-            stream(repository.url(name), start=self.n_bytes) as response,
+            explained(f"{name} in {repository}", repository.server),
+            repository.stream(name, self.n_bytes) as response,
         ):
             if response.status_code == 416:
                 self.empty()

@@ -1,0 +1,328 @@
+"""The one engine that runs every recipe: find the files, plan, fetch, build or make the evaluation file, check."""
+
+from __future__ import annotations
+
+import shutil
+from contextlib import nullcontext
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from tokenriver.building.build import BuildSummary, build_together
+from tokenriver.building.options import BuildOptions
+from tokenriver.building.records import Origin
+from tokenriver.corpus.sources import Source, find_sources, kind_of
+from tokenriver.errors import IntegrityError, UsageError
+from tokenriver.evals.make import EvalSummary, make_eval_file
+from tokenriver.files import sha256_file
+from tokenriver.hub.crew import fetch_files
+from tokenriver.hub.repository import Repository
+from tokenriver.recipes.adhoc import load_hub_recipe
+from tokenriver.recipes.archive import extract, is_archive
+from tokenriver.recipes.found import FoundFiles, chosen_names, find_local, find_remote, within, write_pin
+from tokenriver.recipes.options import RecipeOptions
+from tokenriver.recipes.plan import RecipePlan, disk_needed, free_bytes, measure, text_bytes_of
+from tokenriver.recipes.recipe import HUB_PREFIX, LoadedRecipe, load_recipe
+from tokenriver.recipes.rows import parquet_to_jsonl
+from tokenriver.recipes.supply import FileSupply
+from tokenriver.shards.header import MAX_SHARD_TOKENS, VARIANTS, variant_for
+from tokenriver.shards.layouts import data_set_directory, parse_shard_name
+from tokenriver.tokenizers.load import load_tokenizer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from tokenriver.building.progress import ProgressSink
+    from tokenriver.hub.transfer import TransferSink
+    from tokenriver.tokenizers.base import Tokenizer
+
+__all__ = ["PreparedRecipe", "prepare_recipe", "run_recipe"]
+
+_SOURCE_FOLDER = ".source"
+"""Below --out: what is fetched and taken out of archives, until the data set is finished."""
+
+_ARCHIVE_EXPANSION = 4
+"""Bytes in a byte of a compressed archive, at most in the data sets there are."""
+
+
+def run_recipe(
+    name: str,
+    options: RecipeOptions | None = None,
+    *,
+    progress: ProgressSink | None = None,
+    transfers: TransferSink | None = None,
+) -> list[BuildSummary] | list[EvalSummary]:
+    """Make a public data set (or evaluation file) by its recipe, once for each tokenizer, and say what was made.
+
+    `name` is that of a recipe, the path of one's own TOML file, or hub:OWNER/NAME. Run again after an interruption, it
+    goes on. Raises UsageError (unknown name, too little disk), HubError saying what to download where nothing can be
+    reached, and what `build` and `make_eval_file` raise.
+    """
+    return prepare_recipe(name, options or RecipeOptions()).run(progress=progress, transfers=transfers)
+
+
+def prepare_recipe(name: str, options: RecipeOptions) -> PreparedRecipe:
+    """Everything that can be decided and estimated before a file is fetched; nothing is written."""
+    anew = options.overwrite or options.restart
+    if name.startswith(HUB_PREFIX):
+        loaded = load_hub_recipe(name.removeprefix(HUB_PREFIX), options, _folder(options, name.rpartition("/")[2]))
+    else:
+        loaded = load_recipe(name)
+    recipe = loaded.recipe
+    patterns = recipe.version(options.version).files
+    folder = _folder(options, f"{recipe.name}-{options.version}" if options.version else recipe.name)
+    if options.input is not None:
+        found = find_local(recipe, patterns, options.input)
+    else:
+        revision = options.revision or recipe.source.revision
+        found = find_remote(recipe, patterns, folder, revision=revision, anew=anew)
+    if options.subset not in (None, "."):
+        found = within(found, str(options.subset))
+    tokenizers = [load_tokenizer(word, backend=options.backend) for word in options.tokenizer_words]
+    return PreparedRecipe(loaded, options, tokenizers, found, folder)
+
+
+def _folder(options: RecipeOptions, name: str) -> Path:
+    return options.out / _SOURCE_FOLDER / name
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedRecipe:
+    """A recipe with its files and tokenizers found; `plan` estimates, `run` works."""
+
+    loaded: LoadedRecipe
+    options: RecipeOptions
+    tokenizers: Sequence[Tokenizer]
+    found: FoundFiles
+    folder: Path
+
+    @property
+    def outs(self) -> list[Path]:
+        """The --out of each data set: the llmc layout has no tokenizer in its names, so several go apart."""
+        out = self.options.out
+        if self.options.layout == "tokens" or len(self.tokenizers) == 1:
+            return [out] * len(self.tokenizers)
+        return [out / tokenizer.tokenizer_id for tokenizer in self.tokenizers]
+
+    def plan(self) -> RecipePlan:
+        """Measure the encoders and estimate."""
+        recipe, found = self.loaded.recipe, self.found
+        text_bytes = recipe.version(self.options.version).text_bytes or recipe.text_bytes
+        if text_bytes is None or self.options.input is not None or self.options.subset is not None:
+            text_bytes = text_bytes_of(found.names, found.n_bytes)
+        speeds = [measure(tokenizer) for tokenizer in self.tokenizers]
+        tokens = {}
+        for tokenizer, speed in zip(self.tokenizers, speeds, strict=True):
+            n = round(text_bytes / speed.bytes_per_token)
+            tokens[tokenizer.tokenizer_id] = n if self.options.max_tokens is None else min(n, self.options.max_tokens)
+        encoded = [n * s.bytes_per_token for n, s in zip(tokens.values(), speeds, strict=True)]
+        seconds = sum(n / s.bytes_per_second for n, s in zip(encoded, speeds, strict=True))
+        return RecipePlan(
+            recipe=recipe.name,
+            source=recipe.origin if self.options.input is None else str(self.options.input),
+            outputs=[str(path) for path in self._outputs()],
+            files=len(found.names),
+            fetch_bytes=found.missing_bytes,
+            tokens=None if recipe.eval is not None else tokens,
+            disk_bytes=sum(
+                disk_needed(tokens=n, width=self._width(t), source_bytes=0, present=_present(path, recipe.data_set))
+                for n, t, path in zip(tokens.values(), self.tokenizers, self._outputs(), strict=True)
+            )
+            + self._source_disk(),
+            free_bytes=free_bytes(self.options.out),
+            seconds=seconds,
+            bytes_per_second=sum(encoded) / max(seconds, 1e-9),
+        )
+
+    def _outputs(self) -> list[Path]:
+        recipe = self.loaded.recipe
+        if recipe.eval is not None:
+            return [out / recipe.eval.output for out in self.outs]
+        return [
+            data_set_directory(out, self.options.layout, tokenizer_id=t.tokenizer_id, dataset=recipe.data_set)
+            for out, t in zip(self.outs, self.tokenizers, strict=True)
+        ]
+
+    def _width(self, tokenizer: Tokenizer) -> int:
+        variant = "llama-3" if self.options.file_format == "llama-3" else variant_for(tokenizer.vocab_size)
+        return int(VARIANTS[variant][2].itemsize)
+
+    def _source_disk(self) -> int:
+        """Bytes of the source's files that will be on disk at a time: where they are read one by one, three."""
+        found = self.found
+        archive = sum(n for name, n in zip(found.names, found.n_bytes, strict=True) if is_archive(name))
+        if archive:
+            return found.missing_bytes + _ARCHIVE_EXPANSION * archive
+        if isinstance(found.remote, Repository) and not self.options.keep_source and self.loaded.recipe.eval is None:
+            return min(found.missing_bytes, 3 * max(found.n_bytes))
+        return found.missing_bytes
+
+    def run(
+        self,
+        *,
+        plan: RecipePlan | None = None,
+        progress: ProgressSink | None = None,
+        transfers: TransferSink | None = None,
+    ) -> list[BuildSummary] | list[EvalSummary]:
+        """Do it. What was fetched is deleted when it is done, unless --keep-source."""
+        (plan or self.plan()).check_disk()
+        if self.found.remote is not None:
+            write_pin(self.found, self.folder)
+        made: list[BuildSummary] | list[EvalSummary]
+        if self.loaded.recipe.eval is not None:
+            made = self._make_eval_files(transfers)
+        else:
+            made = self._build(progress, transfers)
+            self._check(made)
+        if not self.options.keep_source and self.folder.exists():
+            shutil.rmtree(self.folder)
+            if not any(self.folder.parent.iterdir()):
+                self.folder.parent.rmdir()
+        return made
+
+    def _facts(self) -> dict[str, Any]:
+        recipe = self.loaded.recipe
+        version = {"version": self.options.version or next(iter(recipe.versions))} if recipe.versions else {}
+        facts = {"recipe": recipe.name, "recipe_sha256": self.loaded.sha256, "licence": recipe.licence}
+        return {**facts, **version, **self.found.facts}
+
+    def _build(self, progress: ProgressSink | None, transfers: TransferSink | None) -> list[BuildSummary]:
+        found, options = self.found, self.options
+        facts = self._facts()
+        streamed = isinstance(found.remote, Repository) and not any(map(is_archive, found.names))
+        if streamed:
+            sources, n_val = [self._coming_source(i) for i in range(len(found.names))], found.n_val
+        else:
+            paths, names, n_val = self._here(transfers, facts)
+            sources = [replace(find_sources([path])[0], name=name) for path, name in zip(paths, names, strict=True)]
+        assert found.remote is not None or not streamed, "what is streamed comes from somewhere"
+        supply = (
+            FileSupply(found.remote, found.jobs, keep=options.keep_source, progress=transfers)
+            if streamed and found.remote is not None
+            else nullcontext()
+        )
+        with supply as bringing:
+            return build_together(
+                Origin(sources, None, facts),
+                tokenizers=self.tokenizers,
+                outs=self.outs,
+                options=self._build_options(n_val),
+                dataset=self.loaded.recipe.data_set,
+                supply=bringing,
+                progress=progress,
+            )
+
+    def _coming_source(self, index: int) -> Source:
+        """A source whose file is brought when it is needed."""
+        job = self.found.jobs[index]
+        kind = kind_of(job.name, self._build_options(None).reading())
+        if kind is None:
+            raise UsageError(f"{job.name}: no kind of file that documents are read from")
+        expected = job.expected
+        pin = f"sha256:{expected.sha256}" if expected.sha256 else f"git:{expected.git_id}"
+        return Source(str(job.path), job.name, *kind, expected.n_bytes or 0, pin=pin)
+
+    def _build_options(self, n_val: int | None) -> BuildOptions:
+        recipe, options = self.loaded.recipe, self.options
+        documents = recipe.documents
+        split = recipe.split
+        if n_val is not None:
+            split = f"first-files:{n_val}" if n_val else "train"
+        plain = not recipe.numbered and options.layout == "llmc"
+        return BuildOptions(
+            dataset=recipe.data_set,
+            layout=options.layout,
+            shard_tokens=options.shard_tokens or (MAX_SHARD_TOKENS if plain else 100_000_000),
+            format=options.file_format,
+            split=split or {"llmc": "first-shard", "tokens": "hash:0.01"}[options.layout],
+            text_field=options.text_field or documents.text_field,
+            document_separator=documents.separator,
+            keep_document_separator=documents.keep_separator,
+            document_start=documents.start,
+            json_arrays=documents.json_arrays,
+            strip=documents.strip,
+            shuffle_seed=documents.shuffle_seed,
+            keep_empty=documents.keep_empty,
+            max_documents=options.max_docs,
+            max_tokens=options.max_tokens,
+            numbered=not plain,
+            on_bad_record=options.on_bad_record,
+            backend=options.backend,
+            workers=options.workers,
+            overwrite=options.overwrite,
+            restart=options.restart,
+        )
+
+    def _here(self, transfers: TransferSink | None, facts: dict[str, Any]) -> tuple[list[Path], list[str], int | None]:
+        """Fetch what is not here, and look into an archive: paths and names of the files, val first, and how many."""
+        found, recipe = self.found, self.loaded.recipe
+        if found.remote is not None:
+            fetch_files(found.remote, found.jobs, progress=transfers)
+        paths = found.local or [job.path for job in found.jobs]
+        if not is_archive(paths[0].name):
+            return paths, found.names, found.n_val
+        patterns = recipe.version(self.options.version).files
+        folder = self.folder / "files"
+        wanted = [*recipe.source.val_files, *patterns]
+        inside = extract(paths[0], folder, wanted=lambda name: bool(chosen_names([name], wanted, by_file_name=True)))
+        facts["archive"] = {"name": paths[0].name, "sha256": sha256_file(paths[0])}
+        val = chosen_names(inside, recipe.source.val_files, by_file_name=True)
+        names = val + [name for name in chosen_names(inside, patterns, by_file_name=True) if name not in val]
+        return [folder / name for name in names], names, len(val) if recipe.source.val_files else None
+
+    def _make_eval_files(self, transfers: TransferSink | None) -> list[EvalSummary]:
+        recipe, options = self.loaded.recipe, self.options
+        assert recipe.eval is not None, "the caller looked"
+        facts = self._facts()
+        paths, names, _ = self._here(transfers, facts)
+        patterns = recipe.version(options.version).files
+        main = next((p for p, n in zip(paths, names, strict=True) if chosen_names([n], patterns[:1])), paths[0])
+        if main.suffix == ".parquet":
+            main = parquet_to_jsonl(main)
+        elif recipe.eval.task == "mmlu" and not (options.input is not None and options.input.is_file()):
+            main = main.parent.parent if main.parent.name == "test" else main.parent
+        made = []
+        for out, tokenizer in zip(self.outs, self.tokenizers, strict=True):
+            out.mkdir(parents=True, exist_ok=True)
+            target = out / recipe.eval.output
+            if target.exists() and not options.overwrite:
+                raise IntegrityError(f"{target}: is there already; --overwrite replaces it")
+            made.append(
+                make_eval_file(
+                    recipe.eval.task,
+                    main,
+                    tokenizer=tokenizer,
+                    out=target,
+                    on_bad_record=options.on_bad_record,
+                    origin=facts,
+                )
+            )
+            self._compare("examples", made[-1].examples, recipe.checks.examples, str(target))
+        return made
+
+    def _check(self, made: Sequence[BuildSummary]) -> None:
+        if self.options.max_tokens is None and self.options.max_docs is None:
+            for summary in made:
+                found = summary.documents
+                self._compare("documents", found, self.loaded.recipe.checks.documents, str(summary.directory))
+
+    def _compare(self, what: str, found: int, expected: int | None, where: str) -> None:
+        """IntegrityError where the whole published source gave another number than the recipe says."""
+        if expected is None or self.options.input is not None or self.options.subset is not None or found == expected:
+            return
+        raise IntegrityError(
+            f"{where}: {found:,} {what}, but recipe {self.loaded.recipe.name} says {expected:,}; its "
+            "owner has changed the source: look at it before you use this data set"
+        )
+
+
+def _present(directory: Path, dataset: str) -> int:
+    """Bytes of a data set that are there already, finished or not."""
+    if not directory.is_dir():
+        return 0
+    total = 0
+    for path in directory.iterdir():
+        name = parse_shard_name(path.name.removesuffix(".part"))
+        if name is not None and name.dataset in ("", dataset):
+            total += path.stat().st_size
+    return total

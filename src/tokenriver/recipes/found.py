@@ -1,0 +1,235 @@
+"""Where a recipe's files are: named and sized, on the Hub, on the web or on this machine, before any is fetched."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+
+from tokenriver.errors import CorpusError, HubError, UsageError
+from tokenriver.files import atomic_write
+from tokenriver.hub.checks import Expected
+from tokenriver.hub.names import below, checked_name
+from tokenriver.hub.repository import Repository, open_repository
+from tokenriver.hub.transfer import FetchJob
+from tokenriver.hub.web import WebFiles
+from tokenriver.recipes.archive import is_archive
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from tokenriver.hub.transfer import Remote
+    from tokenriver.recipes.recipe import Recipe
+
+__all__ = ["FoundFiles", "chosen_names", "find_local", "find_remote", "open_pinned", "under", "within", "write_pin"]
+
+_PIN = "_SOURCE.json"
+
+
+@dataclass(frozen=True, slots=True)
+class FoundFiles:
+    """What is to be fetched and read, val first: `remote` and a job a file, or `local` paths with their names.
+
+    `n_val` of them are val (None: the recipe's rule decides). With an archive there is one file, the archive.
+    """
+
+    names: list[str]
+    n_bytes: list[int]
+    n_val: int | None
+    facts: dict[str, Any]
+    remote: Remote | None = None
+    jobs: list[FetchJob] = field(default_factory=list)
+    local: list[Path] = field(default_factory=list)
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of all files."""
+        return sum(self.n_bytes)
+
+    @property
+    def missing_bytes(self) -> int:
+        """Bytes that are not on this machine yet, parts of an earlier run counted as there."""
+        left = 0
+        for job, size in zip(self.jobs, self.n_bytes, strict=False):
+            part = job.path.with_name(job.path.name + ".part")
+            there = next((p.stat().st_size for p in (job.path, part) if p.exists()), 0)
+            left += max(0, size - there)
+        return left
+
+
+def chosen_names(names: Iterable[str], patterns: Sequence[str], *, by_file_name: bool = False) -> list[str]:
+    """The names that one of the patterns matches, in the order of their parts.
+
+    `by_file_name`: the last part of name and pattern are enough, for copies that lie in other folders.
+    """
+
+    def matches(name: str) -> bool:
+        last = name.rpartition("/")[2]
+        return any(fnmatchcase(name, p) or (by_file_name and fnmatchcase(last, p.rpartition("/")[2])) for p in patterns)
+
+    return sorted(filter(matches, names), key=lambda name: PurePosixPath(name).parts)
+
+
+def find_local(recipe: Recipe, patterns: Sequence[str], given: Path) -> FoundFiles:
+    """The files of a local copy: a file or archive as it is, or those of a folder that the recipe names.
+
+    Raises CorpusError where there are none.
+    """
+    source = recipe.source
+    facts: dict[str, Any] = {"input": str(given.resolve())}
+    if given.is_file():
+        n_val = 0 if source.val_files and not is_archive(given.name) else None
+        return FoundFiles([given.name], [given.stat().st_size], n_val, facts, local=[given])
+    if not given.is_dir():
+        raise CorpusError(f"{given}: no such file or folder; --input names a local copy of {_wanted(recipe, patterns)}")
+    names = under(given)
+    if source.archive is not None:
+        archives = chosen_names(names, [source.archive], by_file_name=True)
+        if archives:
+            path = given / archives[0]
+            return FoundFiles([archives[0]], [path.stat().st_size], None, facts, local=[path])
+    val = chosen_names(names, source.val_files, by_file_name=True)
+    train = [name for name in chosen_names(names, patterns, by_file_name=True) if name not in val]
+    found = val + train
+    if not found:
+        there = ", ".join(names[:5]) or "nothing"
+        raise CorpusError(f"{given}: holds none of {_wanted(recipe, patterns)}; it holds {there}")
+    paths = [given / name for name in found]
+    n_val = len(val) if source.val_files else None
+    return FoundFiles(found, [p.stat().st_size for p in paths], n_val, facts, local=paths)
+
+
+def under(folder: Path) -> list[str]:
+    """Files below a folder, relative, with "/"; hidden ones are passed over."""
+    names = []
+    for directory, children, files in os.walk(folder):
+        children[:] = [c for c in children if not c.startswith(".")]
+        base = Path(directory).relative_to(folder)
+        names += [(base / name).as_posix() for name in files if not name.startswith(".")]
+    return names
+
+
+def within(found: FoundFiles, subset: str) -> FoundFiles:
+    """Those of the files that lie in a folder of that name (or path); UsageError where there are none."""
+    wanted = PurePosixPath(subset).parts
+
+    def inside(name: str) -> bool:
+        parts = PurePosixPath(name).parent.parts
+        return any(parts[i : i + len(wanted)] == wanted for i in range(len(parts) - len(wanted) + 1))
+
+    keep = [i for i, name in enumerate(found.names) if inside(name)]
+    if not keep:
+        folders = sorted({str(PurePosixPath(name).parent) for name in found.names})
+        shown = ", ".join(folders[:8]) + (", …" if len(folders) > 8 else "")
+        raise UsageError(f"--subset {subset}: no files in a folder of that name; there are {shown}")
+    return FoundFiles(
+        [found.names[i] for i in keep],
+        [found.n_bytes[i] for i in keep],
+        None if found.n_val is None else sum(i < found.n_val for i in keep),
+        {**found.facts, "subset": subset},
+        found.remote,
+        [found.jobs[i] for i in keep] if found.jobs else [],
+        [found.local[i] for i in keep] if found.local else [],
+    )
+
+
+def find_remote(recipe: Recipe, patterns: Sequence[str], folder: Path, *, revision: str, anew: bool) -> FoundFiles:
+    """The files as the Hub or the web has them; they go into `folder`.
+
+    Raises HubError saying what to download by hand, and where to put it, when nothing can be reached.
+    """
+    try:
+        if recipe.source.hub is not None:
+            return _on_the_hub(recipe, patterns, folder, revision=revision, anew=anew)
+        return _on_the_web(recipe, folder)
+    except HubError as error:
+        raise HubError(
+            f"{error}. Without a network: download {_wanted(recipe, patterns)} on another machine, copy it here, and "
+            "name the file or its folder with --input PATH"
+        ) from error
+
+
+def _wanted(recipe: Recipe, patterns: Sequence[str]) -> str:
+    source = recipe.source
+    if source.hub is None:
+        return " and ".join(source.urls)
+    listed = [source.archive] if source.archive else [*source.val_files, *patterns]
+    return f"{', '.join(map(str, listed))} of https://huggingface.co/datasets/{source.hub}"
+
+
+def _on_the_hub(recipe: Recipe, patterns: Sequence[str], folder: Path, *, revision: str, anew: bool) -> FoundFiles:
+    source = recipe.source
+    assert source.hub is not None, "the caller looked"
+    repository = open_pinned(source.hub, folder, revision=revision, anew=anew)
+    val = chosen_names(repository.files, [] if source.archive else source.val_files)
+    train = chosen_names(repository.files, [source.archive] if source.archive else patterns)
+    names = val + [name for name in train if name not in val]
+    if not names:
+        raise CorpusError(
+            f"{repository} holds no file like {', '.join(patterns)}; its owner may have moved them: name another "
+            "--revision, or use hub:REPO"
+        )
+    jobs = []
+    for name in names:
+        expected = repository.expected(name)
+        if name in source.sha256:
+            expected = expected.with_sha256(source.sha256[name], name=name, source=f"recipe {recipe.name}")
+        jobs.append(FetchJob(name, below(folder, name, source=str(repository)), expected))
+    facts = {"repository": repository.repo_id, "revision": revision, "commit": repository.commit}
+    n_val = len(val) if source.val_files and source.archive is None else None
+    return FoundFiles(names, [job.expected.n_bytes or 0 for job in jobs], n_val, facts, repository, jobs)
+
+
+class _Pin(msgspec.Struct, kw_only=True):
+    """A repository's commit and files as they were when the work began."""
+
+    repository: str
+    revision: str
+    commit: str
+    files: dict[str, tuple[int | None, str | None, str | None]]
+
+
+def open_pinned(repo_id: str, folder: Path, *, revision: str, anew: bool) -> Repository:
+    """The repository at the commit that an earlier, unfinished run began with, else at `revision` as it is now."""
+    path = folder / _PIN
+    if not anew and path.exists():
+        pin = msgspec.json.decode(path.read_bytes(), type=_Pin)
+        if (pin.repository, pin.revision) == (repo_id, revision):
+            return Repository(repo_id, pin.commit, {name: Expected(*facts) for name, facts in pin.files.items()})
+    return open_repository(repo_id, revision=revision)
+
+
+def write_pin(found: FoundFiles, folder: Path) -> None:
+    """Remember the commit and its files until the data set is finished."""
+    if not isinstance(found.remote, Repository) or found.remote.offline:
+        return
+    files = {job.name: (job.expected.n_bytes, job.expected.sha256, job.expected.git_id) for job in found.jobs}
+    pin = _Pin(
+        repository=found.remote.repo_id, revision=found.facts["revision"], commit=found.remote.commit, files=files
+    )
+    folder.mkdir(parents=True, exist_ok=True)
+    with atomic_write(folder / _PIN) as file:
+        file.write(msgspec.json.encode(pin))
+
+
+def _on_the_web(recipe: Recipe, folder: Path) -> FoundFiles:
+    source = recipe.source
+    urls: dict[str, str] = {}
+    for url in source.urls:
+        name = checked_name(unquote(urlsplit(url).path.rpartition("/")[2]), source=f"recipe {recipe.name}")
+        if urlsplit(url).scheme not in ("http", "https"):
+            raise UsageError(f"recipe {recipe.name}: {url!r} is no http or https address")
+        urls[name] = url
+    web = WebFiles(urls)
+    jobs = []
+    for name in urls:
+        path = below(folder, name, source=f"recipe {recipe.name}")
+        n_bytes = path.stat().st_size if path.exists() else web.n_bytes(name)
+        jobs.append(FetchJob(name, path, Expected(n_bytes, source.sha256.get(name))))
+    n_bytes_all = [job.expected.n_bytes or 0 for job in jobs]
+    return FoundFiles(list(urls), n_bytes_all, None, {"urls": list(urls.values())}, web, jobs)

@@ -1,0 +1,69 @@
+"""The options of a recipe's run, checked once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal, get_args
+
+from tokenriver.errors import UsageError
+
+if TYPE_CHECKING:
+    from tokenriver.tokenizers.base import Backend
+
+__all__ = ["ModelDesc", "RecipeOptions"]
+
+ModelDesc = Literal["gpt-2", "llama-3"]
+
+_TOKENIZERS: dict[str | None, str] = {
+    None: "gpt2",
+    "gpt-2": "gpt2",
+    "llama-3": "meta-llama/Meta-Llama-3.1-8B",
+}
+"""What the original scripts take for each variant."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RecipeOptions:
+    """What a run may choose. None means: as the recipe, or the layout, says.
+
+    `tokenizers` are what `load_tokenizer` takes; several are built in one pass. `model_desc` is llm.c's word for the
+    variant of the files, and for the tokenizer where none is given. `input` is a local copy of the source.
+    """
+
+    tokenizers: tuple[str, ...] = ()
+    model_desc: ModelDesc | None = None
+    out: Path = Path("data")
+    input: Path | None = None
+    layout: Literal["llmc", "tokens"] = "llmc"
+    shard_tokens: int | None = None
+    version: str | None = None
+    max_tokens: int | None = None
+    max_docs: int | None = None
+    text_field: str | None = None
+    subset: str | None = None
+    revision: str | None = None
+    keep_source: bool = False
+    backend: Backend = "fast"
+    workers: int | None = None
+    on_bad_record: Literal["error", "skip"] = "error"
+    overwrite: bool = False
+    restart: bool = False
+
+    def __post_init__(self) -> None:
+        if self.layout not in ("llmc", "tokens"):
+            raise UsageError(f"--layout is {self.layout!r}; recipes are built as llmc or tokens")
+        if self.model_desc not in (None, *get_args(ModelDesc)):
+            raise UsageError(f"--model-desc is {self.model_desc!r}; it must be one of {', '.join(get_args(ModelDesc))}")
+        if len(set(self.tokenizers)) < len(self.tokenizers):
+            raise UsageError("a --tokenizer is given twice")
+
+    @property
+    def tokenizer_words(self) -> tuple[str, ...]:
+        """The tokenizers asked for, else the one that the variant has."""
+        return self.tokenizers or (_TOKENIZERS[self.model_desc],)
+
+    @property
+    def file_format(self) -> Literal["auto", "llama-3"]:
+        """The variant of the shards: Llama-3's own in the llmc layout alone."""
+        return "llama-3" if self.model_desc == "llama-3" and self.layout == "llmc" else "auto"
