@@ -18,7 +18,7 @@ from tokenriver.hub.crew import fetch_files
 from tokenriver.hub.repository import Repository
 from tokenriver.recipes.adhoc import load_hub_recipe
 from tokenriver.recipes.archive import extract, is_archive
-from tokenriver.recipes.found import FoundFiles, chosen_names, find_local, find_remote, within, write_pin
+from tokenriver.recipes.found import FoundFiles, chosen_sides, find_local, find_remote, within, write_pin
 from tokenriver.recipes.options import RecipeOptions
 from tokenriver.recipes.plan import RecipePlan, disk_needed, free_bytes, measure, text_bytes_of
 from tokenriver.recipes.recipe import HUB_PREFIX, LoadedRecipe, load_recipe
@@ -107,9 +107,7 @@ class PreparedRecipe:
     def plan(self) -> RecipePlan:
         """Measure the encoders and estimate."""
         recipe, found = self.loaded.recipe, self.found
-        text_bytes = recipe.version(self.options.version).text_bytes or recipe.text_bytes
-        if text_bytes is None or self.options.input is not None or self.options.subset is not None:
-            text_bytes = text_bytes_of(found.names, found.n_bytes)
+        text_bytes = text_bytes_of(found.names, found.n_bytes)
         speeds = [measure(tokenizer) for tokenizer in self.tokenizers]
         tokens = {}
         for tokenizer, speed in zip(self.tokenizers, speeds, strict=True):
@@ -263,12 +261,12 @@ class PreparedRecipe:
             return paths, found.names, found.n_val
         patterns = recipe.version(self.options.version).files
         folder = self.folder / "files"
-        wanted = [*recipe.source.val_files, *patterns]
-        inside = extract(paths[0], folder, wanted=lambda name: bool(chosen_names([name], wanted, by_file_name=True)))
+        val_patterns = recipe.source.val_files
+        inside = extract(paths[0], folder, wanted=lambda name: any(chosen_sides([name], val_patterns, patterns)))
         facts["archive"] = {"name": paths[0].name, "sha256": sha256_file(paths[0])}
-        val = chosen_names(inside, recipe.source.val_files, by_file_name=True)
-        names = val + [name for name in chosen_names(inside, patterns, by_file_name=True) if name not in val]
-        return [folder / name for name in names], names, len(val) if recipe.source.val_files else None
+        val, train = chosen_sides(inside, val_patterns, patterns)
+        names = val + train
+        return [folder / name for name in names], names, len(val) if val_patterns else None
 
     def _make_eval_files(self, transfers: TransferSink | None) -> list[EvalSummary]:
         recipe, options = self.loaded.recipe, self.options
@@ -276,7 +274,7 @@ class PreparedRecipe:
         facts = self._facts()
         paths, names, _ = self._here(transfers, facts)
         patterns = recipe.version(options.version).files
-        main = next((p for p, n in zip(paths, names, strict=True) if chosen_names([n], patterns[:1])), paths[0])
+        main = next((p for p, n in zip(paths, names, strict=True) if chosen_sides([n], [], patterns[:1])[1]), paths[0])
         if main.suffix == ".parquet":
             main = parquet_to_jsonl(main)
         elif recipe.eval.task == "mmlu" and not (options.input is not None and options.input.is_file()):

@@ -26,7 +26,17 @@ if TYPE_CHECKING:
     from tokenriver.hub.transfer import Remote
     from tokenriver.recipes.recipe import Recipe
 
-__all__ = ["FoundFiles", "chosen_names", "find_local", "find_remote", "open_pinned", "under", "within", "write_pin"]
+__all__ = [
+    "FoundFiles",
+    "chosen_names",
+    "chosen_sides",
+    "find_local",
+    "find_remote",
+    "open_pinned",
+    "under",
+    "within",
+    "write_pin",
+]
 
 _PIN = "_SOURCE.json"
 
@@ -62,17 +72,31 @@ class FoundFiles:
         return left
 
 
-def chosen_names(names: Iterable[str], patterns: Sequence[str], *, by_file_name: bool = False) -> list[str]:
-    """The names that one of the patterns matches, in the order of their parts.
+def chosen_names(names: Iterable[str], patterns: Sequence[str]) -> list[str]:
+    """The names that one of the patterns matches, in the order of their parts."""
+    chosen = (name for name in names if any(fnmatchcase(name, pattern) for pattern in patterns))
+    return sorted(chosen, key=lambda name: PurePosixPath(name).parts)
 
-    `by_file_name`: the last part of name and pattern are enough, for copies that lie in other folders.
+
+def chosen_sides(
+    names: Sequence[str], val_patterns: Sequence[str], patterns: Sequence[str]
+) -> tuple[list[str], list[str]]:
+    """Names of val and train in a copy that may lie in other folders: as much of the patterns' folders as is there.
+
+    Tried with all of a pattern's parts, then without its first, and so on, down to the file name alone.
     """
+    depth = max(pattern.count("/") for pattern in [*val_patterns, *patterns])
+    for cut in range(depth + 1):
+        val = chosen_names(names, _shortened(val_patterns, cut))
+        train = [name for name in chosen_names(names, _shortened(patterns, cut)) if name not in set(val)]
+        if val or train:
+            return val, train
+    return [], []
 
-    def matches(name: str) -> bool:
-        last = name.rpartition("/")[2]
-        return any(fnmatchcase(name, p) or (by_file_name and fnmatchcase(last, p.rpartition("/")[2])) for p in patterns)
 
-    return sorted(filter(matches, names), key=lambda name: PurePosixPath(name).parts)
+def _shortened(patterns: Sequence[str], cut: int) -> list[str]:
+    tails = ["/".join(parts[min(cut, len(parts) - 1) :]) for parts in (pattern.split("/") for pattern in patterns)]
+    return [*tails, *(f"*/{tail}" for tail in tails)]
 
 
 def find_local(recipe: Recipe, patterns: Sequence[str], given: Path) -> FoundFiles:
@@ -89,12 +113,11 @@ def find_local(recipe: Recipe, patterns: Sequence[str], given: Path) -> FoundFil
         raise CorpusError(f"{given}: no such file or folder; --input names a local copy of {_wanted(recipe, patterns)}")
     names = under(given)
     if source.archive is not None:
-        archives = chosen_names(names, [source.archive], by_file_name=True)
+        archives = chosen_names(names, _shortened([source.archive], 0))
         if archives:
             path = given / archives[0]
             return FoundFiles([archives[0]], [path.stat().st_size], None, facts, local=[path])
-    val = chosen_names(names, source.val_files, by_file_name=True)
-    train = [name for name in chosen_names(names, patterns, by_file_name=True) if name not in val]
+    val, train = chosen_sides(names, source.val_files, patterns)
     found = val + train
     if not found:
         there = ", ".join(names[:5]) or "nothing"

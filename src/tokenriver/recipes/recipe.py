@@ -18,7 +18,16 @@ from tokenriver.errors import FormatError, UsageError
 from tokenriver.evals.tasks import TASKS
 from tokenriver.shards.layouts import check_name
 
-__all__ = ["Documents", "LoadedRecipe", "Recipe", "RecipeSource", "hub_recipe", "load_recipe", "recipe_names"]
+__all__ = [
+    "HUB_PREFIX",
+    "Documents",
+    "LoadedRecipe",
+    "Recipe",
+    "RecipeSource",
+    "hub_recipe",
+    "load_recipe",
+    "recipe_names",
+]
 
 HUB_PREFIX = "hub:"
 
@@ -66,7 +75,6 @@ class Version(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """What differs in one version of a data set."""
 
     files: list[str]
-    text_bytes: int | None = None
 
 
 class Checks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -77,7 +85,7 @@ class Checks(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 
 class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One public data set. `text_bytes` is about how much text it holds, for the plan."""
+    """One public data set; `size` is for people."""
 
     name: _Name
     about: _Name
@@ -87,7 +95,6 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     dataset: str | None = None
     split: str | None = None
     numbered: bool = True
-    text_bytes: int | None = None
     documents: Documents = Documents()
     eval: EvalTask | None = None
     versions: dict[str, Version] = {}
@@ -104,11 +111,11 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return f"hub:{self.source.hub}" if self.source.hub else self.source.urls[0]
 
     def version(self, name: str | None) -> Version:
-        """What a version says of files and text; the first one by default. UsageError for one that there is not."""
+        """What is different in a version; the first one by default. UsageError for one that there is not."""
         if not self.versions:
             if name is not None:
                 raise UsageError(f"--version {name}: {self.name} has no versions")
-            return Version(files=self.source.files, text_bytes=self.text_bytes)
+            return Version(files=self.source.files)
         chosen = name or next(iter(self.versions))
         if chosen not in self.versions:
             raise UsageError(f"--version {chosen}: {self.name} has {', '.join(self.versions)}")
@@ -117,11 +124,15 @@ class Recipe(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
 @dataclass(frozen=True, slots=True)
 class LoadedRecipe:
-    """A recipe, the SHA-256 of its text, and where it was read."""
+    """A recipe and the text it was read from."""
 
     recipe: Recipe
-    sha256: str
-    where: str
+    text: bytes
+
+    @property
+    def sha256(self) -> str:
+        """What a data set's record says of the recipe it was made by."""
+        return hashlib.sha256(self.text).hexdigest()
 
 
 def recipe_names() -> list[str]:
@@ -158,7 +169,7 @@ def _decode(raw: bytes, where: str) -> LoadedRecipe:
     problem = _problem(recipe)
     if problem is not None:
         raise FormatError(f"{where}: not a recipe: {problem}")
-    return LoadedRecipe(recipe, hashlib.sha256(raw).hexdigest(), where)
+    return LoadedRecipe(recipe, raw)
 
 
 def _problem(recipe: Recipe) -> str | None:
@@ -196,4 +207,4 @@ def hub_recipe(repo_id: str, *, files: list[str], val_files: list[str], revision
     }
     recipe = msgspec.convert(values, Recipe)
     check_name(recipe.name, what="the repository's name")
-    return LoadedRecipe(recipe, hashlib.sha256(msgspec.json.encode(recipe)).hexdigest(), f"{HUB_PREFIX}{repo_id}")
+    return LoadedRecipe(recipe, msgspec.json.encode(recipe))

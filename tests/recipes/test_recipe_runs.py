@@ -1,0 +1,374 @@
+"""Interruptions, several tokenizers, limits, plans and errors of recipes, with small documents on the local Hub."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import pytest
+from build_helpers_recipes import build_records
+from hub_fixtures import hub_environment
+from recipe_sources import jsonl, parquet, tar
+
+import tokenriver
+from tokenriver.cli import main
+from tokenriver.recipes.archive import extract
+from tokenriver.recipes.engine import prepare_recipe, run_recipe
+from tokenriver.recipes.options import RecipeOptions
+from tokenriver.recipes.supply import FileSupply
+from tokenriver.shards.writer import ShardWriter
+
+SRC = str(Path(tokenriver.__file__).parents[1])
+FINEWEB = "HuggingFaceFW/fineweb"
+
+
+def rows(n, start=0):
+    return [
+        {"text": f"{i} " + "the river runs to the sea and back again " * (i % 9), "id": str(i)}
+        for i in range(start, start + n)
+    ]
+
+
+def fineweb(hub, n_files=4, n=60):
+    files = {f"sample/10BT/{k:03d}_00000.parquet": parquet(rows(n, k * n)) for k in range(n_files)}
+    hub.add(FINEWEB, files)
+    return list(files)
+
+
+def run(name, out, **words):
+    words = {"tokenizers": ("byte260",), **words}
+    return run_recipe(name, RecipeOptions(out=out, **words))
+
+
+def shards(directory):
+    return {p.name: p.read_bytes() for p in sorted(directory.rglob("*.bin"))}
+
+
+KILL = """
+import os, signal
+from tokenriver.shards import writer
+original, calls = writer.ShardWriter.publish, [0]
+def publish(self):
+    calls[0] += 1
+    original(self)
+    if calls[0] == {after}:
+        os.kill(os.getpid(), signal.SIGKILL)
+writer.ShardWriter.publish = publish
+"""
+
+
+@pytest.mark.parametrize("after", [2, 9, 14])
+def test_a_kill_in_the_middle_of_fineweb_fetches_no_finished_file_again(hub, tmp_path, after):
+    names = fineweb(hub)
+    run("fineweb", tmp_path / "whole", shard_tokens=2500)
+    hub.log.clear()
+    words = {"out": str(tmp_path / "out"), "tokenizer": "byte260", "shard-tokens": 2500, "workers": 1}
+    arguments = ["recipe", "fineweb", *(str(w) for k, v in words.items() for w in (f"--{k}", v)), "--quiet"]
+    code = f"{textwrap.dedent(KILL.format(after=after))}\nimport sys\nfrom tokenriver.cli import main\nsys.exit(main({arguments!r}))"
+    environment = {**os.environ, **hub_environment(hub, tmp_path), "PYTHONPATH": SRC}
+    killed = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    finished = [n for n in names if sum(r.sent for r in hub.bodies(n)) == len(hub.repos[FINEWEB].commits[-1][1][n])]
+    assert finished
+    hub.add(FINEWEB, {names[-1]: parquet(rows(5))})  # the owner changes the data set: the commit is pinned
+    asked_before = len(hub.log)
+    assert main([*arguments]) == 0
+    again = [r.name for r in hub.log[asked_before:] if r.sent]
+    assert [n for n in again if n in finished] == []
+    assert shards(tmp_path / "out") == shards(tmp_path / "whole")
+    assert not (tmp_path / "out/.source").exists()
+
+
+def test_files_are_deleted_when_no_resumed_build_would_read_them(hub, tmp_path, monkeypatch):
+    names = fineweb(hub, n_files=6)
+    most, gone = [0], []
+    original = FileSupply.passed
+
+    def passed(self, source_index):
+        original(self, source_index)
+        there = [job.name for job in self._jobs if job.path.exists()]
+        most[0] = max(most[0], len(there))
+        gone.append(len(names) - len(there))
+
+    monkeypatch.setattr(FileSupply, "passed", passed)
+    run("fineweb", tmp_path / "out", shard_tokens=2500, workers=1)
+    assert most[0] < len(names)
+    [kept] = run("fineweb", tmp_path / "kept", shard_tokens=2500, keep_source=True)
+    assert len(list((tmp_path / "kept/.source/fineweb").rglob("*.parquet"))) == 6
+    assert kept.documents == 360
+
+
+def test_several_tokenizers_in_one_pass_give_what_each_gives_alone(hub, tmp_path, shared):
+    names = fineweb(hub)
+    words = ("byte260", "byte", str(shared / "data/gpt2"))
+    for layout in ("llmc", "tokens"):
+        hub.log.clear()
+        together = run("fineweb", tmp_path / layout, tokenizers=words, layout=layout, shard_tokens=2500)
+        assert [len(hub.bodies(name)) for name in names] == [1] * 4
+        for word, summary in zip(words, together, strict=True):
+            [alone] = run(
+                "fineweb",
+                tmp_path / f"{layout}-{Path(word).name}",
+                tokenizers=(word,),
+                layout=layout,
+                shard_tokens=2500,
+            )
+            assert shards(summary.directory) == shards(alone.directory)
+            assert (summary.documents, summary.tokens) == (alone.documents, alone.tokens)
+            if layout == "tokens":
+                assert summary.record.read_bytes() == alone.record.read_bytes()
+
+
+@pytest.mark.parametrize("stop", [1, 3, 6, 11, 17])
+def test_several_data_sets_that_stand_at_different_places_go_on_together(hub, tmp_path, shared, monkeypatch, stop):
+    fineweb(hub)
+    words = {"tokenizers": ("byte260", str(shared / "data/gpt2")), "shard_tokens": 2500, "layout": "tokens"}
+    whole = run("fineweb", tmp_path / "whole", **words)
+    original, calls = ShardWriter.publish, [0]
+
+    def publish(self):
+        calls[0] += 1
+        if calls[0] % stop == 0 and calls[0] < 60:
+            raise OSError(5, "scripted")
+        original(self)
+
+    monkeypatch.setattr("tokenriver.building.options.BuildOptions.block_bytes", 4096, raising=False)
+    monkeypatch.setattr(ShardWriter, "publish", publish)
+    for _ in range(80):
+        try:
+            made = run("fineweb", tmp_path / "out", **words, workers=2)
+            break
+        except OSError:
+            continue
+    for summary, expected in zip(made, whole, strict=True):
+        assert shards(summary.directory) == shards(expected.directory)
+        assert summary.record.read_bytes() == expected.record.read_bytes()
+
+
+@pytest.mark.parametrize("layout", ["llmc", "tokens"])
+def test_limits_take_whole_documents_from_the_beginning(hub, tmp_path, layout):
+    names = fineweb(hub)
+    hub.log.clear()
+    [few] = run("fineweb", tmp_path / "few", layout=layout, max_docs=70)
+    assert few.documents == 70
+    assert len(build_records(tmp_path / "few")[0]["inputs"]) == 2
+    assert hub.bodies(names[3]) == []
+    [same] = run("fineweb", tmp_path / "same", layout=layout, max_tokens=few.tokens)
+    assert (same.documents, same.tokens) == (70, few.tokens)
+    assert [f.sha256 for f in same.files] == [f.sha256 for f in few.files]
+    [less] = run("fineweb", tmp_path / "less", layout=layout, max_tokens=few.tokens - 1)
+    assert less.documents == 69
+    assert tokenriver.verify([tmp_path / "few"]).findings == []
+
+
+MINE = """
+name = "mine"
+about = "notes"
+size = "small"
+licence = "mine"
+split = "first-docs:2"
+
+[source]
+hub = "me/notes"
+files = ["notes/*.jsonl"]
+
+[documents]
+text_field = "body"
+strip = true
+"""
+
+
+def test_adding_a_recipe_takes_only_a_toml_file(hub, tmp_path):
+    hub.add("me/notes", {"notes/a.jsonl": jsonl([{"body": f" note {i} "} for i in range(5)]), "README.md": b""})
+    recipe = tmp_path / "mine.toml"
+    recipe.write_text(MINE)
+    [summary] = run(str(recipe), tmp_path / "out")
+    assert summary.documents_by_split == {"train": 3, "val": 2}
+    assert summary.text_bytes == 5 * len("note 0")
+    assert tokenriver.verify([tmp_path / "out"]).findings == []
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('name = "mine"', 'name = "mine"\nsizes = 1', "sizes"),
+        ('hub = "me/notes"', "", "either hub or urls"),
+        ("first-docs:2", "first-two", "first-two"),
+        ('files = ["notes/*.jsonl"]', "", "names no files"),
+        ("strip = true", "shuffle_seed = 1", "json_arrays"),
+        ('licence = "mine"', "", "licence"),
+        ("[source]", "[source", "TOML|toml|Expected|expected"),
+    ],
+)
+def test_a_file_that_is_no_recipe_says_which_key_is_wrong(tmp_path, old, new, message):
+    recipe = tmp_path / "mine.toml"
+    recipe.write_text(MINE.replace(old, new))
+    with pytest.raises(tokenriver.FormatError, match=message):
+        run(str(recipe), tmp_path / "out")
+
+
+def test_unknown_names_and_versions_list_what_there_is(hub, tmp_path):
+    with pytest.raises(tokenriver.UsageError, match="tinyshakespeare"):
+        run("tinyshakespear", tmp_path)
+    with pytest.raises(tokenriver.UsageError, match="10B, 100B"):
+        run("fineweb", tmp_path, version="1B")
+    with pytest.raises(tokenriver.UsageError, match="no versions"):
+        run("c4-en", tmp_path, version="1B")
+    with pytest.raises(tokenriver.UsageError, match="no such recipe file"):
+        run(str(tmp_path / "none.toml"), tmp_path)
+
+
+def test_a_dry_run_prints_the_plan_and_writes_nothing(hub, tmp_path, capsys):
+    names = fineweb(hub)
+    assert main(["recipe", "fineweb", "--tokenizer", "byte260", "--out", str(tmp_path / "out"), "--dry-run"]) == 0
+    text = capsys.readouterr().out
+    for word in (
+        "4 files of hub:HuggingFaceFW/fineweb",
+        "to fetch",
+        "tokens: about",
+        "needed",
+        "free",
+        "MB/s",
+        "goes to:",
+    ):
+        assert word in text
+    assert not (tmp_path / "out").exists()
+    assert [hub.requests(name) for name in names] == [[]] * 4
+
+
+def test_too_little_disk_is_an_error_before_anything_is_fetched(hub, tmp_path, monkeypatch):
+    names = fineweb(hub)
+    monkeypatch.setattr("tokenriver.recipes.engine.free_bytes", lambda _directory: 1000)
+    with pytest.raises(tokenriver.UsageError, match=r"needed, 1\.0 kB free.*--out"):
+        run("fineweb", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    assert [hub.requests(name) for name in names] == [[]] * 4
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("fineweb", r"sample/10BT/\*\.parquet of https://huggingface\.co/datasets/HuggingFaceFW/fineweb.*--input"),
+        ("tinystories", r"TinyStories_all_data\.tar\.gz of .*roneneldan/TinyStories.*--input"),
+        ("tinyshakespeare", r"tinyshakespeare/input\.txt.*--input"),
+        ("piqa", r"valid\.jsonl and .*valid-labels\.lst.*--input"),
+        ("hub:some/where", r"datasets/some/where.*--input"),
+    ],
+)
+def test_without_a_network_the_error_says_what_to_download_and_where_to_put_it(tmp_path, monkeypatch, name, message):
+    def no_network(*_args, **_words):
+        raise ConnectionRefusedError(111, "Connection refused")
+
+    monkeypatch.setattr("socket.socket.connect", no_network)
+    monkeypatch.setattr("huggingface_hub.utils._http.time.sleep", lambda _seconds: None)
+    with pytest.raises(tokenriver.HubError, match=message):
+        run(name, tmp_path)
+
+
+def test_an_input_that_is_not_the_source_says_what_is_expected(tmp_path):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in/notes.pdf").write_bytes(b"-")
+    with pytest.raises(tokenriver.CorpusError, match=r"sample/10BT.*it holds notes\.pdf"):
+        run("fineweb", tmp_path / "out", input=tmp_path / "in")
+    with pytest.raises(tokenriver.CorpusError, match="no such file or folder"):
+        run("fineweb", tmp_path / "out", input=tmp_path / "nowhere")
+
+
+def test_any_data_set_of_the_hub_takes_its_sides_from_the_names(hub, tmp_path):
+    hub.add(
+        "some/set",
+        {
+            "data/train-00000-of-00001.parquet": parquet([{"content": r["text"]} for r in rows(9)]),
+            "data/validation-00000-of-00001.parquet": parquet([{"content": r["text"]} for r in rows(3, 9)]),
+            "data/test-00000-of-00001.parquet": parquet([{"content": r["text"]} for r in rows(2, 12)]),
+            "data/train.jsonl": jsonl(rows(4)),
+        },
+    )
+    [summary] = run("hub:some/set", tmp_path / "out", text_field="content")
+    assert summary.documents_by_split == {"train": 9, "val": 3}
+    assert summary.dataset == "set"
+
+
+def test_a_data_set_of_several_subsets_must_be_told_which(hub, tmp_path):
+    hub.add("some/set", {f"{s}/train.jsonl": jsonl(rows(4 + i)) for i, s in enumerate(("en", "de"))})
+    with pytest.raises(tokenriver.UsageError, match=r"2 folders \(de, en\).*--subset"):
+        run("hub:some/set", tmp_path / "out")
+    [summary] = run("hub:some/set", tmp_path / "de", subset="de")
+    assert summary.documents == 5
+    [both] = run("hub:some/set", tmp_path / "both", subset=".")
+    assert both.documents == 9
+
+
+def test_a_check_that_fails_says_that_the_source_has_changed(hub, tmp_path):
+    hub.add("me/notes", {"notes/a.jsonl": jsonl([{"body": "x"}])})
+    recipe = tmp_path / "mine.toml"
+    recipe.write_text(MINE + "\n[checks]\ndocuments = 5\n")
+    with pytest.raises(tokenriver.IntegrityError, match=r"1 documents.*says 5"):
+        run(str(recipe), tmp_path / "out")
+
+
+def test_a_pinned_file_that_changed_is_refused(hub, tmp_path):
+    hub.add("me/notes", {"notes/a.jsonl": jsonl([{"body": "x"}])})
+    recipe = tmp_path / "mine.toml"
+    recipe.write_text(MINE.replace("[documents]", f'sha256 = {{ "notes/a.jsonl" = "{"0" * 64}" }}\n\n[documents]'))
+    with pytest.raises(tokenriver.IntegrityError, match=r"notes/a\.jsonl"):
+        run(str(recipe), tmp_path / "out")
+
+
+def test_a_revision_is_taken_and_recorded(hub, tmp_path):
+    repo = hub.add("me/notes", {"notes/a.jsonl": jsonl([{"body": "old"}])})
+    hub.add("me/notes", {"notes/a.jsonl": jsonl([{"body": "new one"}])})
+    recipe = tmp_path / "mine.toml"
+    recipe.write_text(MINE)
+    [summary] = run(str(recipe), tmp_path / "out", revision=repo.commits[0][0])
+    assert summary.text_bytes == 3
+    assert build_records(tmp_path / "out")[0]["origin"]["commit"] == repo.commits[0][0]
+
+
+def test_an_archive_that_leads_out_of_its_folder_is_refused(tmp_path):
+    archive = tmp_path / "bad.tar.gz"
+    archive.write_bytes(tar({"../data.json": b"[]"}))
+    with pytest.raises(tokenriver.IntegrityError, match="may not lead out"):
+        extract(archive, tmp_path / "files", wanted=lambda _name: True)
+    assert not (tmp_path / "data.json").exists()
+    archive.write_bytes(tar({"data.json": b"[]" * 999})[:-40])
+    with pytest.raises(tokenriver.CorpusError, match="not a whole archive"):
+        extract(archive, tmp_path / "files", wanted=lambda _name: True)
+
+
+def test_two_outputs_are_all_that_a_set_without_numbers_has(tmp_path, shared):
+    local = shared / "data/tinyshakespeare"
+    with pytest.raises(tokenriver.UsageError, match="one file for each split"):
+        run("tinyshakespeare", tmp_path / "out", input=local, shard_tokens=100_000)
+    [summary] = run("tinyshakespeare", tmp_path / "tokens", input=local, layout="tokens", shard_tokens=100_000)
+    assert len(summary.files) > 2
+
+
+def test_a_finished_data_set_is_not_made_again_by_chance(hub, tmp_path):
+    fineweb(hub, n_files=1)
+    run("fineweb", tmp_path / "out")
+    with pytest.raises(tokenriver.IntegrityError, match="--overwrite"):
+        run("fineweb", tmp_path / "out")
+    assert run("fineweb", tmp_path / "out", overwrite=True)
+
+
+def test_the_plan_counts_what_is_there_already(hub, tmp_path):
+    fineweb(hub, n_files=2)
+    options = RecipeOptions(tokenizers=("byte260",), out=tmp_path / "out", keep_source=True)
+    before = prepare_recipe("fineweb", options).plan()
+    run("fineweb", tmp_path / "out", keep_source=True)
+    after = prepare_recipe("fineweb", options).plan()
+    assert after.fetch_bytes == 0 < before.fetch_bytes
+    assert after.disk_bytes < before.disk_bytes
+
+
+def test_the_summary_can_be_read_by_programs(hub, tmp_path, capsys):
+    fineweb(hub, n_files=1)
+    assert main(["recipe", "fineweb", "--tokenizer", "byte260", "--out", str(tmp_path / "out"), "--json"]) == 0
+    [summary] = json.loads(capsys.readouterr().out)
+    assert summary["documents"] == 60
