@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import signal
@@ -16,7 +17,12 @@ from hub_fixtures import hub_environment
 from recipe_sources import jsonl, parquet, tar
 
 import tokenriver
+from tokenriver.building.dataset import DatasetWriter
+from tokenriver.building.options import BuildOptions
 from tokenriver.cli import main
+from tokenriver.hub.repository import open_repository
+from tokenriver.hub.transfer import FetchJob
+from tokenriver.recipes import engine
 from tokenriver.recipes.archive import extract
 from tokenriver.recipes.engine import prepare_recipe, run_recipe
 from tokenriver.recipes.options import RecipeOptions
@@ -38,6 +44,12 @@ def fineweb(hub, n_files=4, n=60):
     files = {f"sample/10BT/{k:03d}_00000.parquet": parquet(rows(n, k * n)) for k in range(n_files)}
     hub.add(FINEWEB, files)
     return list(files)
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    """Blocks of a few documents, so that these small files are what the large ones of the Hub are to real blocks."""
+    monkeypatch.setattr(engine, "BuildOptions", functools.partial(BuildOptions, block_bytes=2048))
 
 
 def run(name, out, **words):
@@ -69,7 +81,8 @@ def test_a_kill_in_the_middle_of_fineweb_fetches_no_finished_file_again(hub, tmp
     hub.log.clear()
     words = {"out": str(tmp_path / "out"), "tokenizer": "byte260", "shard-tokens": 2500, "workers": 1}
     arguments = ["recipe", "fineweb", *(str(w) for k, v in words.items() for w in (f"--{k}", v)), "--quiet"]
-    code = f"{textwrap.dedent(KILL.format(after=after))}\nimport sys\nfrom tokenriver.cli import main\nsys.exit(main({arguments!r}))"
+    call = f"import sys\nfrom tokenriver.cli import main\nsys.exit(main({arguments!r}))"
+    code = f"{textwrap.dedent(KILL.format(after=after))}\n{call}"
     environment = {**os.environ, **hub_environment(hub, tmp_path), "PYTHONPATH": SRC}
     killed = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
     assert killed.returncode == -signal.SIGKILL, killed.stderr
@@ -84,23 +97,54 @@ def test_a_kill_in_the_middle_of_fineweb_fetches_no_finished_file_again(hub, tmp
     assert not (tmp_path / "out/.source").exists()
 
 
-def test_files_are_deleted_when_no_resumed_build_would_read_them(hub, tmp_path, monkeypatch):
-    names = fineweb(hub, n_files=6)
-    most, gone = [0], []
-    original = FileSupply.passed
+def test_files_come_one_ahead_and_go_when_no_resumed_build_would_read_them(hub, tmp_path):
+    names = fineweb(hub, n_files=5)
+    repository = open_repository(FINEWEB)
+    jobs = [FetchJob(name, tmp_path / name, repository.expected(name)) for name in names]
 
-    def passed(self, source_index):
-        original(self, source_index)
-        there = [job.name for job in self._jobs if job.path.exists()]
-        most[0] = max(most[0], len(there))
-        gone.append(len(names) - len(there))
+    def there():
+        return [i for i, job in enumerate(jobs) if job.path.exists()]
 
-    monkeypatch.setattr(FileSupply, "passed", passed)
-    run("fineweb", tmp_path / "out", shard_tokens=2500, workers=1)
-    assert most[0] < len(names)
+    with FileSupply(repository, jobs, keep=False) as supply:
+        supply.need(0)
+        supply._coming[1].result()
+        assert there() == [0, 1]
+        supply.need(1)
+        supply._coming[2].result()
+        assert there() == [0, 1, 2]
+        supply.passed(1)
+        supply.passed(1)
+        assert there() == [1, 2]
+        supply.need(2)
+        supply._coming[3].result()
+        supply.passed(3)
+        assert there() == [3]
+    assert there() == []
+
+
+def test_what_was_fetched_is_kept_where_asked(hub, tmp_path):
+    fineweb(hub)
     [kept] = run("fineweb", tmp_path / "kept", shard_tokens=2500, keep_source=True)
-    assert len(list((tmp_path / "kept/.source/fineweb").rglob("*.parquet"))) == 6
-    assert kept.documents == 360
+    assert len(list((tmp_path / "kept/.source/fineweb").rglob("*.parquet"))) == 4
+    assert kept.documents == 240
+
+
+@pytest.mark.usefixtures("small_blocks")
+def test_a_build_tells_the_supply_what_it_is_past(hub, tmp_path, monkeypatch):
+    fineweb(hub, n_files=6)
+    told = []
+    monkeypatch.setattr(FileSupply, "passed", lambda _self, index: told.append(index))
+    add = DatasetWriter.add
+
+    def add_and_wait(self, block):
+        add(self, block)
+        while not self._thread._queue.empty():
+            pass
+
+    monkeypatch.setattr(DatasetWriter, "add", add_and_wait)
+    run("fineweb", tmp_path / "out", shard_tokens=2500, workers=1)
+    assert told == sorted(told)
+    assert set(told) > {0, 2, 4, 6}
 
 
 def test_several_tokenizers_in_one_pass_give_what_each_gives_alone(hub, tmp_path, shared):
@@ -124,7 +168,8 @@ def test_several_tokenizers_in_one_pass_give_what_each_gives_alone(hub, tmp_path
                 assert summary.record.read_bytes() == alone.record.read_bytes()
 
 
-@pytest.mark.parametrize("stop", [1, 3, 6, 11, 17])
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("stop", [2, 3, 5, 7, 11])
 def test_several_data_sets_that_stand_at_different_places_go_on_together(hub, tmp_path, shared, monkeypatch, stop):
     fineweb(hub)
     words = {"tokenizers": ("byte260", str(shared / "data/gpt2")), "shard_tokens": 2500, "layout": "tokens"}
@@ -133,11 +178,10 @@ def test_several_data_sets_that_stand_at_different_places_go_on_together(hub, tm
 
     def publish(self):
         calls[0] += 1
-        if calls[0] % stop == 0 and calls[0] < 60:
+        if calls[0] % stop == 0:
             raise OSError(5, "scripted")
         original(self)
 
-    monkeypatch.setattr("tokenriver.building.options.BuildOptions.block_bytes", 4096, raising=False)
     monkeypatch.setattr(ShardWriter, "publish", publish)
     for _ in range(80):
         try:
@@ -145,16 +189,18 @@ def test_several_data_sets_that_stand_at_different_places_go_on_together(hub, tm
             break
         except OSError:
             continue
+    assert stop > 9 or calls[0] > 2 * stop
     for summary, expected in zip(made, whole, strict=True):
         assert shards(summary.directory) == shards(expected.directory)
         assert summary.record.read_bytes() == expected.record.read_bytes()
 
 
+@pytest.mark.usefixtures("small_blocks")
 @pytest.mark.parametrize("layout", ["llmc", "tokens"])
 def test_limits_take_whole_documents_from_the_beginning(hub, tmp_path, layout):
     names = fineweb(hub)
     hub.log.clear()
-    [few] = run("fineweb", tmp_path / "few", layout=layout, max_docs=70)
+    [few] = run("fineweb", tmp_path / "few", layout=layout, max_docs=70, workers=1)
     assert few.documents == 70
     assert len(build_records(tmp_path / "few")[0]["inputs"]) == 2
     assert hub.bodies(names[3]) == []
@@ -212,7 +258,7 @@ def test_a_file_that_is_no_recipe_says_which_key_is_wrong(tmp_path, old, new, me
         run(str(recipe), tmp_path / "out")
 
 
-def test_unknown_names_and_versions_list_what_there_is(hub, tmp_path):
+def test_unknown_names_and_versions_list_what_there_is(tmp_path):
     with pytest.raises(tokenriver.UsageError, match="tinyshakespeare"):
         run("tinyshakespear", tmp_path)
     with pytest.raises(tokenriver.UsageError, match="10B, 100B"):

@@ -135,6 +135,7 @@ def _stream(opened: Sequence[OpenJob], supply: Supply | None, progress: Progress
             if not sum(one.writer.counts.documents):
                 raise CorpusError(_no_documents(sources, one.writer))
             one.writer.finish((len(sources), 0))
+        _tell(opened, supply)
         n_sources = [one.writer.n_sources for one in opened]
         return hasher.finish(max((n for n in n_sources if n is not None), default=None))
 
@@ -168,8 +169,12 @@ def _report(
     if progress is not None and end is not None:
         counts = opened[0].writer.counts
         progress.update(place.bytes_done(end), sum(counts.documents), sum(counts.tokens))
+    _tell(opened, supply)
+
+
+def _tell(opened: Sequence[OpenJob], supply: Supply | None) -> None:
     if supply is not None:
-        supply.passed(min((one.writer.durable[0] for one in opened if not one.writer.full), default=0))
+        supply.passed(min(one.writer.durable[0] for one in opened))
 
 
 def _no_documents(sources: Sequence[Any], writer: DatasetWriter) -> str:

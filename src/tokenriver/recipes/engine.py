@@ -41,6 +41,8 @@ __all__ = ["PreparedRecipe", "prepare_recipe", "run_recipe"]
 _SOURCE_FOLDER = ".source"
 """Below --out: what is fetched and taken out of archives, until the data set is finished."""
 
+_BYTES_PER_TOKEN = 4
+
 _ARCHIVE_EXPANSION = 4
 """Bytes in a byte of a compressed archive, at most in the data sets there are."""
 
@@ -146,13 +148,17 @@ class PreparedRecipe:
         return int(VARIANTS[variant][2].itemsize)
 
     def _source_disk(self) -> int:
-        """Bytes of the source's files that will be on disk at a time: where they are read one by one, three."""
+        """Bytes of the source's files that will be on disk at a time.
+
+        Where they are read one by one: one that is read, one that comes, and what one shard may have been made of.
+        """
         found = self.found
         archive = sum(n for name, n in zip(found.names, found.n_bytes, strict=True) if is_archive(name))
         if archive:
             return found.missing_bytes + _ARCHIVE_EXPANSION * archive
         if isinstance(found.remote, Repository) and not self.options.keep_source and self.loaded.recipe.eval is None:
-            return min(found.missing_bytes, 3 * max(found.n_bytes))
+            largest, shard = max(found.n_bytes), _BYTES_PER_TOKEN * (self.options.shard_tokens or 100_000_000)
+            return min(found.missing_bytes, 2 * largest + max(largest, shard))
         return found.missing_bytes
 
     def run(
