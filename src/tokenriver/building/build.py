@@ -35,6 +35,7 @@ from tokenriver.tokenizers.load import load_tokenizer
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tokenriver.building.journal import JournalContent
     from tokenriver.building.passes import Supply
     from tokenriver.building.plan import Cutting
     from tokenriver.building.progress import ProgressSink

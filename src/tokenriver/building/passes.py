@@ -17,7 +17,7 @@ from tokenriver.building.assemble import encode_block
 from tokenriver.building.pipeline import default_workers, in_order, read_ahead
 from tokenriver.building.progress import InputProgress
 from tokenriver.corpus.documents import Position, read_blocks
-from tokenriver.corpus.inputs import InputFacts, InputHasher
+from tokenriver.corpus.inputs import InputFacts, InputHasher, InputMark
 from tokenriver.errors import CorpusError
 
 if TYPE_CHECKING:
@@ -46,17 +46,25 @@ class Supply(Protocol):
 
 @dataclass(slots=True)
 class OpenJob:
-    """A data set being written: `position` is where it reads from, `resumed` that earlier work is kept."""
+    """A data set being written: `position` is where it reads from, `resumed` that earlier work is kept.
+
+    `known` and `mark` are what its journal says of the inputs.
+    """
 
     job: _Job
     journal: Journal
     writer: DatasetWriter
     position: Position = field(default_factory=lambda: Position(0, 0))
     resumed: bool = False
+    known: dict[int, InputFacts] = field(default_factory=dict)
+    mark: InputMark | None = None
 
     def take_up(self) -> None:
         """Go on with what the journal says, or begin."""
-        self.position, self.resumed = self.job.take_up(self.journal, self.writer)
+        content = self.job.take_up(self.journal, self.writer)
+        if content is not None and content.checkpoint is not None:
+            self.resumed, self.known, self.mark = True, content.inputs, content.mark
+            self.position = Position(*content.checkpoint.position)
 
     def abandon(self) -> None:
         """Stop; a build that finished no shard leaves nothing behind."""
@@ -104,7 +112,12 @@ def _stream(opened: Sequence[OpenJob], supply: Supply | None, progress: Progress
     place = InputProgress(sources)
     pins = {i: s.pin for i, s in enumerate(sources) if s.pin is not None and s.pin.startswith(_SHA256)}
     known = {i: InputFacts(sources[i].n_bytes or 0, pin.removeprefix(_SHA256)) for i, pin in pins.items()}
-    with InputHasher(sources, known=known) as hasher:
+    for one in opened:
+        known |= one.known
+    marks = [one.mark for one in opened if one.mark is not None]
+    with InputHasher(sources, known=known, marks=marks, keep_marks=True) as hasher:
+        for one in opened:
+            one.writer.input_state = hasher.teller()
 
         def on_raw(source_index: int, chunk: bytes) -> None:
             place.tap(source_index, chunk)
@@ -134,10 +147,12 @@ def _stream(opened: Sequence[OpenJob], supply: Supply | None, progress: Progress
         for one in opened:
             if not sum(one.writer.counts.documents):
                 raise CorpusError(_no_documents(sources, one.writer))
+        n_sources = [one.writer.n_sources for one in opened]
+        facts = hasher.finish(max((n for n in n_sources if n is not None), default=None))
+        for one in opened:
             one.writer.finish((len(sources), 0))
         _tell(opened, supply)
-        n_sources = [one.writer.n_sources for one in opened]
-        return hasher.finish(max((n for n in n_sources if n is not None), default=None))
+        return facts
 
 
 def _read(opened: Sequence[OpenJob], supply: Supply | None, on_raw: Callable[[int, bytes], None]) -> Iterator[RawBlock]:

@@ -24,8 +24,8 @@ from tokenriver.cli.eval import eval_app
 from tokenriver.cli.golf import golf_app
 from tokenriver.cli.inspect import inspect_command
 from tokenriver.cli.publish import publish_command
-from tokenriver.cli.stopping import StoppedError, stop_of, terminable
 from tokenriver.cli.recipe import recipe_command
+from tokenriver.cli.stopping import StoppedError, stop_of, terminable
 from tokenriver.cli.tokenizer_file import tokenizer_file_command
 from tokenriver.cli.trace import trace_command
 from tokenriver.cli.train_tokenizer import train_tokenizer_command

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from tokenriver.cli.stopping import StoppedError, stop_of
 from tokenriver.files import human_count
 
 if TYPE_CHECKING:
@@ -51,12 +51,10 @@ def recipe_command(
     if name == "list":
         _print_list(as_json=as_json)
         return
-    from tokenriver.cli.build import stopped_cleanly, terminate
     from tokenriver.cli.progress import Progress
     from tokenriver.recipes.engine import prepare_recipe
     from tokenriver.recipes.options import RecipeOptions
 
-    signal.signal(signal.SIGTERM, terminate)
     options = RecipeOptions(
         tokenizers=tuple(tokenizer or ()),
         model_desc=model_desc,
@@ -84,8 +82,12 @@ def recipe_command(
             typer.echo(line, err=as_json)
     if dry_run:
         return
-    with stopped_cleanly(), Progress(prepared.found.total_bytes or None, label="building", quiet=quiet) as progress:
-        made = prepared.run(plan=plan, progress=progress)
+    try:
+        with Progress(prepared.found.total_bytes or None, label="building", quiet=quiet) as progress:
+            made = prepared.run(plan=plan, progress=progress)
+    except KeyboardInterrupt as stop:
+        word, code = stop_of(stop)
+        raise StoppedError(f"{word}; the same command goes on from the last finished shard", code) from None
     if as_json:
         from tokenriver.cli.summaries import print_json
 

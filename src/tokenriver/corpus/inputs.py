@@ -12,7 +12,7 @@ from tokenriver.errors import CorpusError, IntegrityError, ResumeError
 from tokenriver.files import sha256_file
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from types import TracebackType
 
     from tokenriver.corpus.sources import Source
@@ -88,9 +88,9 @@ class InputHasher:
             facts = hasher.finish()        # list[InputFacts], one a source
 
     `known` holds facts found earlier (a journal's), by source index; a file that is not read from its start must agree
-    with `mark` in `finish`, else ResumeError; `keep_marks` makes new ones for `state`. The queue holds at most
-    `queue_bytes`; a tap that finds it full waits. What the tap did not see whole (Parquet, sources before a resumed
-    position) is read.
+    with the longest of its `marks` in `finish`, else ResumeError; `keep_marks` makes new ones for `state`. The queue
+    holds at most `queue_bytes`; a tap that finds it full waits. What the tap did not see whole (Parquet, sources
+    before a resumed position) is read.
     """
 
     def __init__(
@@ -98,16 +98,16 @@ class InputHasher:
         sources: Sequence[Source],
         *,
         known: Mapping[int, InputFacts] | None = None,
-        mark: InputMark | None = None,
+        marks: Sequence[InputMark] = (),
         keep_marks: bool = False,
         queue_bytes: int = 32 << 20,
     ) -> None:
         self._sources = sources
         self._facts: dict[int, InputFacts] = dict(known or {})
-        self._mark = mark if mark is not None and mark.source_index not in self._facts else None
+        ordered = sorted(marks, key=lambda mark: mark.n_bytes)
+        self._marks = {mark.source_index: mark for mark in ordered if mark.source_index not in self._facts}
         self._keep_marks = keep_marks
         self._reached: deque[tuple[int, int, Any]] = deque()  # (source, bytes, digest) after each chunk hashed
-        self._told = 0
         self._handed = self._hashed = 0  # chunks
         self._apart = False  # the thread is reading a whole file, which may take long
         self._queue: deque[tuple[int, bytes]] = deque()
@@ -159,12 +159,25 @@ class InputHasher:
         if self._error is not None:
             raise self._error
 
-    def state(self, start: tuple[int, int], end: tuple[int, int]) -> tuple[dict[int, InputFacts], InputMark | None]:
+    def teller(self) -> Callable[[tuple[int, int], tuple[int, int]], tuple[dict[int, InputFacts], InputMark | None]]:
+        """`state` for one journal: the sources whose facts it has been told are not told again."""
+        told = 0
+
+        def state(start: tuple[int, int], end: tuple[int, int]) -> tuple[dict[int, InputFacts], InputMark | None]:
+            nonlocal told
+            before, told = told, max(told, start[0])
+            return self.state(start, end, told=before)
+
+        return state
+
+    def state(
+        self, start: tuple[int, int], end: tuple[int, int], *, told: int = 0
+    ) -> tuple[dict[int, InputFacts], InputMark | None]:
         """What a journal notes beside a block from `start` to `end` (positions in the sources) that was read.
 
-        Facts of the sources before it, each given once (none of a file that is still to be hashed); and a mark that
-        covers the block, of standard input if that is in it, else of the source at its end, where offsets count bytes
-        of the file.
+        Facts of the sources from `told` to it (none of a file that is still to be hashed); and a mark that covers the
+        block, of standard input if that is in it, else of the source at its end, where offsets count bytes of the
+        file.
         """
         facts: dict[int, InputFacts] = {}
         with self._changed:
@@ -172,12 +185,11 @@ class InputHasher:
             handed = self._handed
             while self._hashed < handed and not self._apart:
                 self._wait()
-            for index in range(self._told, start[0]):
+            for index in range(told, start[0]):
                 while self._is_stream(index) and index not in self._facts:
                     self._wait()  # it cannot be read again; its end was tapped, or we would not be past it
                 if index in self._facts:
                     facts[index] = self._facts[index]
-            self._told = max(self._told, start[0])
             for index in range(start[0], min(end[0], len(self._sources))):
                 if self._is_stream(index) and index in self._facts:
                     return facts, InputMark(index, self._facts[index].n_bytes, self._facts[index].sha256)
