@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from tokenriver.hub.download import DownloadSummary, download
     from tokenriver.hub.publish import PublishSummary, publish
     from tokenriver.loader.train import Batch, TrainLoader
+    from tokenriver.recipes.engine import run_recipe
+    from tokenriver.recipes.options import RecipeOptions
     from tokenriver.shards.reader import Shard, open_shard
     from tokenriver.shards.verify import Finding, VerifyReport, verify
     from tokenriver.shards.writer import write_shard
@@ -55,6 +57,7 @@ _HOMES = {
     "IntegrityError": "errors",
     "MissingDependencyError": "errors",
     "PublishSummary": "hub.publish",
+    "RecipeOptions": "recipes.options",
     "ResumeError": "errors",
     "Scores": "evals.scoring",
     "Shard": "shards.reader",
@@ -72,6 +75,7 @@ _HOMES = {
     "open_eval_file": "evals.file",
     "open_shard": "shards.reader",
     "publish": "hub.publish",
+    "run_recipe": "recipes.engine",
     "score": "evals.scoring",
     "text_bytes": "bpb.tables",
     "token_bytes": "bpb.tables",
@@ -96,6 +100,7 @@ __all__ = [
     "IntegrityError",
     "MissingDependencyError",
     "PublishSummary",
+    "RecipeOptions",
     "ResumeError",
     "Scores",
     "Shard",
@@ -113,6 +118,7 @@ __all__ = [
     "open_eval_file",
     "open_shard",
     "publish",
+    "run_recipe",
     "score",
     "text_bytes",
     "token_bytes",

@@ -20,6 +20,7 @@ COMMANDS = [
     "golf",
     "inspect",
     "publish",
+    "recipe",
     "tokenizer-file",
     "trace",
     "train-tokenizer",
