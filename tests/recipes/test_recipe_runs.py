@@ -125,7 +125,7 @@ def test_files_come_one_ahead_and_go_when_no_resumed_build_would_read_them(hub, 
 def test_what_was_fetched_is_kept_where_asked(hub, tmp_path):
     fineweb(hub)
     [kept] = run("fineweb", tmp_path / "kept", shard_tokens=2500, keep_source=True)
-    assert len(list((tmp_path / "kept/.source/fineweb").rglob("*.parquet"))) == 4
+    assert len(list((tmp_path / "kept/.source/fineweb-10B").rglob("*.parquet"))) == 4
     assert kept.documents == 240
 
 
@@ -418,3 +418,27 @@ def test_the_summary_can_be_read_by_programs(hub, tmp_path, capsys):
     assert main(["recipe", "fineweb", "--tokenizer", "byte260", "--out", str(tmp_path / "out"), "--json"]) == 0
     [summary] = json.loads(capsys.readouterr().out)
     assert summary["documents"] == 60
+
+
+def test_a_second_run_over_the_same_files_is_told_so(hub, tmp_path):
+    fineweb(hub, n_files=1)
+    options = RecipeOptions(tokenizers=("byte260",), out=tmp_path / "out")
+    prepared = prepare_recipe("fineweb", options)
+    with prepared._locked(), pytest.raises(tokenriver.ResumeError, match="another run of recipe fineweb"):
+        prepare_recipe("fineweb", options).run()
+    assert not (tmp_path / "out").exists()
+    assert prepared.run()
+
+
+def test_another_subset_is_not_held_to_the_files_of_an_interrupted_one(hub, tmp_path, monkeypatch):
+    hub.add("some/set", {f"{s}/train.jsonl": jsonl(rows(4 + i)) for i, s in enumerate(("en", "de"))})
+
+    def publish(_self):
+        raise OSError(5, "scripted")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ShardWriter, "publish", publish)
+        with pytest.raises(OSError, match="scripted"):
+            run("hub:some/set", tmp_path / "out", subset="de")
+    [summary] = run("hub:some/set", tmp_path / "out", subset="en", layout="tokens")
+    assert summary.documents == 4

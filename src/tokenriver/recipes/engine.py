@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import shutil
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
+
+import filelock
 
 from tokenriver.building.build import BuildSummary, build_together
 from tokenriver.building.options import BuildOptions
 from tokenriver.building.records import Origin
 from tokenriver.corpus.sources import Source, find_sources, kind_of
-from tokenriver.errors import IntegrityError, UsageError
+from tokenriver.errors import IntegrityError, ResumeError, UsageError
 from tokenriver.evals.make import EvalSummary, make_eval_file
 from tokenriver.files import sha256_file
 from tokenriver.hub.crew import fetch_files
@@ -29,7 +31,7 @@ from tokenriver.shards.layouts import data_set_directory, parse_shard_name
 from tokenriver.tokenizers.load import load_tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from tokenriver.building.progress import ProgressSink
@@ -67,12 +69,14 @@ def prepare_recipe(name: str, options: RecipeOptions) -> PreparedRecipe:
     """Everything that can be decided and estimated before a file is fetched; nothing is written."""
     anew = options.overwrite or options.restart
     if name.startswith(HUB_PREFIX):
-        loaded = load_hub_recipe(name.removeprefix(HUB_PREFIX), options, _folder(options, name.rpartition("/")[2]))
+        loaded = load_hub_recipe(
+            name.removeprefix(HUB_PREFIX), options, _folder(options, name.rpartition("/")[2], None)
+        )
     else:
         loaded = load_recipe(name)
     recipe = loaded.recipe
     patterns = recipe.version(options.version).files
-    folder = _folder(options, f"{recipe.name}-{options.version}" if options.version else recipe.name)
+    folder = _folder(options, recipe.name, options.version or next(iter(recipe.versions), None))
     if options.input is not None:
         found = find_local(recipe, patterns, options.input)
     else:
@@ -84,8 +88,10 @@ def prepare_recipe(name: str, options: RecipeOptions) -> PreparedRecipe:
     return PreparedRecipe(loaded, options, tokenizers, found, folder)
 
 
-def _folder(options: RecipeOptions, name: str) -> Path:
-    return options.out / _SOURCE_FOLDER / name
+def _folder(options: RecipeOptions, name: str, version: str | None) -> Path:
+    """Where the source's files go: what is another set of files has another folder."""
+    parts = [name, version, options.subset.replace("/", "-") if options.subset not in (None, ".") else None]
+    return options.out / _SOURCE_FOLDER / "-".join(part for part in parts if part)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,19 +176,46 @@ class PreparedRecipe:
     ) -> list[BuildSummary] | list[EvalSummary]:
         """Do it. What was fetched is deleted when it is done, unless --keep-source."""
         (plan or self.plan()).check_disk()
-        if self.found.remote is not None:
-            write_pin(self.found, self.folder)
-        made: list[BuildSummary] | list[EvalSummary]
-        if self.loaded.recipe.eval is not None:
-            made = self._make_eval_files(transfers)
-        else:
-            made = self._build(progress, transfers)
-            self._check(made)
-        if not self.options.keep_source and self.folder.exists():
-            shutil.rmtree(self.folder)
-            if not any(self.folder.parent.iterdir()):
-                self.folder.parent.rmdir()
+        with self._locked():
+            if self.found.remote is not None:
+                write_pin(self.found, self.folder)
+            made: list[BuildSummary] | list[EvalSummary]
+            if self.loaded.recipe.eval is not None:
+                made = self._make_eval_files(transfers)
+            else:
+                made = self._build(progress, transfers)
+                self._check(made)
+            if not self.options.keep_source and self.folder.exists() and not self._input_is_in_folder():
+                shutil.rmtree(self.folder)
         return made
+
+    def _input_is_in_folder(self) -> bool:
+        given = self.options.input
+        return given is not None and self.folder.resolve() in [given.resolve(), *given.resolve().parents]
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        """Hold the source's folder: a second run would delete what the first one still reads."""
+        made = [d for d in (self.folder.parent, *self.folder.parent.parents) if not d.exists()]
+        self.folder.parent.mkdir(parents=True, exist_ok=True)
+        lock_file = self.folder.with_name(f"{self.folder.name}.lock")
+        lock = filelock.FileLock(lock_file, timeout=0)
+        try:
+            lock.acquire()
+        except filelock.Timeout:
+            raise ResumeError(
+                f"{self.folder}: another run of recipe {self.loaded.recipe.name} uses these files; wait for it, give "
+                "all tokenizers to one run, or name another --out"
+            ) from None
+        try:
+            yield
+        finally:
+            lock_file.unlink(missing_ok=True)
+            lock.release()
+            for directory in dict.fromkeys([self.folder.parent, *made]):
+                if not directory.exists() or any(directory.iterdir()):
+                    break
+                directory.rmdir()
 
     def _facts(self) -> dict[str, Any]:
         recipe = self.loaded.recipe
