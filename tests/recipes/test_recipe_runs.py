@@ -289,7 +289,7 @@ def test_a_dry_run_prints_the_plan_and_writes_nothing(hub, tmp_path, capsys):
 
 def test_too_little_disk_is_an_error_before_anything_is_fetched(hub, tmp_path, monkeypatch):
     names = fineweb(hub)
-    monkeypatch.setattr("tokenriver.recipes.engine.free_bytes", lambda _directory: 1000)
+    monkeypatch.setattr("tokenriver.recipes.estimate.free_bytes", lambda _directory: 1000)
     with pytest.raises(tokenriver.UsageError, match=r"needed, 1\.0 kB free.*--out"):
         run("fineweb", tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -70,15 +70,13 @@ def web_stream(url: str, *, start: int = 0) -> Iterator[Any]:
 
 
 def web_head(url: str) -> Any:
-    """HEAD of a file anywhere else, redirects followed; no token goes there."""
+    """HEAD of a file anywhere else, redirects followed, whatever the status; no token goes there."""
     from huggingface_hub import constants
     from huggingface_hub.utils import http_backoff
 
     timeout = constants.HF_HUB_DOWNLOAD_TIMEOUT
     headers = {"Accept-Encoding": "identity"}
-    response = http_backoff("HEAD", url, headers=headers, timeout=timeout, follow_redirects=True)
-    raise_for_status(response)
-    return response
+    return http_backoff("HEAD", url, headers=headers, timeout=timeout, follow_redirects=True)
 
 
 def raise_for_status(response: Any) -> None:

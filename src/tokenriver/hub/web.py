@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from tokenriver.hub.client import web_head, web_stream
+from tokenriver.hub.client import raise_for_status, web_head, web_stream
 from tokenriver.hub.repository import explained
 
 if TYPE_CHECKING:
@@ -39,5 +39,8 @@ class WebFiles:
     def n_bytes(self, name: str) -> int | None:
         """The size that the server tells, None where it tells none. HubError where it cannot be asked."""
         with explained(self.urls[name], self.server):
-            length = web_head(self.urls[name]).headers.get("Content-Length", "")
-        return int(length) if length.isdigit() else None
+            response = web_head(self.urls[name])
+            if response.status_code in (404, 410):
+                raise_for_status(response)
+        length = response.headers.get("Content-Length", "")
+        return int(length) if response.status_code == 200 and length.isdigit() else None  # some refuse HEAD alone

@@ -20,14 +20,14 @@ from tokenriver.hub.crew import fetch_files
 from tokenriver.hub.repository import Repository
 from tokenriver.recipes.adhoc import load_hub_recipe
 from tokenriver.recipes.archive import extract, is_archive
+from tokenriver.recipes.estimate import make_plan
 from tokenriver.recipes.found import FoundFiles, chosen_sides, find_local, find_remote, within, write_pin
 from tokenriver.recipes.options import RecipeOptions
-from tokenriver.recipes.plan import RecipePlan, disk_needed, free_bytes, measure, text_bytes_of
 from tokenriver.recipes.recipe import HUB_PREFIX, LoadedRecipe, load_recipe
 from tokenriver.recipes.rows import parquet_to_jsonl
 from tokenriver.recipes.supply import FileSupply
-from tokenriver.shards.header import MAX_SHARD_TOKENS, VARIANTS, variant_for
-from tokenriver.shards.layouts import data_set_directory, parse_shard_name
+from tokenriver.shards.header import MAX_SHARD_TOKENS
+from tokenriver.shards.layouts import data_set_directory
 from tokenriver.tokenizers.load import load_tokenizer
 
 if TYPE_CHECKING:
@@ -36,17 +36,13 @@ if TYPE_CHECKING:
 
     from tokenriver.building.progress import ProgressSink
     from tokenriver.hub.transfer import TransferSink
+    from tokenriver.recipes.plan import RecipePlan
     from tokenriver.tokenizers.base import Tokenizer
 
 __all__ = ["PreparedRecipe", "prepare_recipe", "run_recipe"]
 
 _SOURCE_FOLDER = ".source"
 """Below --out: what is fetched and taken out of archives, until the data set is finished."""
-
-_BYTES_PER_TOKEN = 4
-
-_ARCHIVE_EXPANSION = 4
-"""Bytes in a byte of a compressed archive, at most in the data sets there are."""
 
 
 def run_recipe(
@@ -114,31 +110,7 @@ class PreparedRecipe:
 
     def plan(self) -> RecipePlan:
         """Measure the encoders and estimate."""
-        recipe, found = self.loaded.recipe, self.found
-        text_bytes = text_bytes_of(found.names, found.n_bytes)
-        speeds = [measure(tokenizer) for tokenizer in self.tokenizers]
-        tokens = {}
-        for tokenizer, speed in zip(self.tokenizers, speeds, strict=True):
-            n = round(text_bytes / speed.bytes_per_token)
-            tokens[tokenizer.tokenizer_id] = n if self.options.max_tokens is None else min(n, self.options.max_tokens)
-        encoded = [n * s.bytes_per_token for n, s in zip(tokens.values(), speeds, strict=True)]
-        seconds = sum(n / s.bytes_per_second for n, s in zip(encoded, speeds, strict=True))
-        return RecipePlan(
-            recipe=recipe.name,
-            source=recipe.origin if self.options.input is None else str(self.options.input),
-            outputs=[str(path) for path in self._outputs()],
-            files=len(found.names),
-            fetch_bytes=found.missing_bytes,
-            tokens=None if recipe.eval is not None else tokens,
-            disk_bytes=sum(
-                disk_needed(tokens=n, width=self._width(t), source_bytes=0, present=_present(path, recipe.data_set))
-                for n, t, path in zip(tokens.values(), self.tokenizers, self._outputs(), strict=True)
-            )
-            + self._source_disk(),
-            free_bytes=free_bytes(self.options.out),
-            seconds=seconds,
-            bytes_per_second=sum(encoded) / max(seconds, 1e-9),
-        )
+        return make_plan(self.loaded.recipe, self.options, self.found, self.tokenizers, self._outputs())
 
     def _outputs(self) -> list[Path]:
         recipe = self.loaded.recipe
@@ -148,24 +120,6 @@ class PreparedRecipe:
             data_set_directory(out, self.options.layout, tokenizer_id=t.tokenizer_id, dataset=recipe.data_set)
             for out, t in zip(self.outs, self.tokenizers, strict=True)
         ]
-
-    def _width(self, tokenizer: Tokenizer) -> int:
-        variant = "llama-3" if self.options.file_format == "llama-3" else variant_for(tokenizer.vocab_size)
-        return int(VARIANTS[variant][2].itemsize)
-
-    def _source_disk(self) -> int:
-        """Bytes of the source's files that will be on disk at a time.
-
-        Where they are read one by one: one that is read, one that comes, and what one shard may have been made of.
-        """
-        found = self.found
-        archive = sum(n for name, n in zip(found.names, found.n_bytes, strict=True) if is_archive(name))
-        if archive:
-            return found.missing_bytes + _ARCHIVE_EXPANSION * archive
-        if isinstance(found.remote, Repository) and not self.options.keep_source and self.loaded.recipe.eval is None:
-            largest, shard = max(found.n_bytes), _BYTES_PER_TOKEN * (self.options.shard_tokens or 100_000_000)
-            return min(found.missing_bytes, 2 * largest + max(largest, shard))
-        return found.missing_bytes
 
     def run(
         self,
@@ -351,15 +305,3 @@ class PreparedRecipe:
             f"{where}: {found:,} {what}, but recipe {self.loaded.recipe.name} says {expected:,}; its "
             "owner has changed the source: look at it before you use this data set"
         )
-
-
-def _present(directory: Path, dataset: str) -> int:
-    """Bytes of a data set that are there already, finished or not."""
-    if not directory.is_dir():
-        return 0
-    total = 0
-    for path in directory.iterdir():
-        name = parse_shard_name(path.name.removesuffix(".part"))
-        if name is not None and name.dataset in ("", dataset):
-            total += path.stat().st_size
-    return total
