@@ -178,7 +178,7 @@ def _download(repository: Remote, job: FetchJob, part: Path, report: Callable[[i
             return
         part.unlink()
     raise IntegrityError(
-        f"{job.path}: the copy of {repository.server} arrived {_WRONG_BODIES} times with {problem}; it was not kept: "
+        f"{job.path}: {repository.server}'s copy arrived {_WRONG_BODIES} times with {problem}; it was not kept: "
         f"try again later, or tell the owner of {repository}"
     )
 
