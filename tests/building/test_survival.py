@@ -16,12 +16,13 @@ import pytest
 from build_helpers import hashes, make_texts, write_jsonl
 
 import tokenriver
+from tokenriver.shards.verify import verify
 
 SRC = str(Path(tokenriver.__file__).parents[1])
 
 KILL_AT = """
 import os, signal, sys
-from tokenriver.building import dataset, journal, records
+from tokenriver.building import dataset, index_part, journal, records
 from tokenriver.shards import writer
 import tokenriver.building.build as build_module
 
@@ -44,6 +45,8 @@ PHASES = {
     "before the first shard is sealed": "kill_after(writer.ShardWriter, 'seal', 1, True)",
     "between sealing and the journal": "kill_after(journal.Journal, 'record', 2, True)",
     "between the journal and the rename": "kill_after(writer.ShardWriter, 'publish', 3, True)",
+    "between the names of the index and of the shard": "kill_after(index_part.IndexPart, 'publish', 2, False)",
+    "between the index's end and the journal": "kill_after(index_part.IndexPart, 'seal', 2, False)",
     "right after a rename": "kill_after(writer.ShardWriter, 'publish', 3, False)",
     "in the middle of an append": "kill_after(writer.ShardWriter, 'append', 9, False)",
     "before the records": "kill_after(build_module, 'write_records', 1, True)",
@@ -389,3 +392,19 @@ def test_an_input_that_shrinks_while_it_is_read_is_named(tmp_path, monkeypatch):
     with pytest.raises(tokenriver.TokenRiverError, match=r"docs\.jsonl"):
         tokenriver.build([source], tokenizer="byte", out=tmp_path / "out")
     assert not list((tmp_path / "out").rglob("_MANIFEST.json"))
+
+
+def test_the_index_survives_kills_also_where_only_the_build_knows_the_documents(tmp_path):
+    source = write_jsonl(tmp_path / "docs.jsonl", make_texts(90))
+    for layout, tokenizer in [("tokens", "byte"), ("golf", "byte260")]:
+        words = {"layout": layout, "tokenizer": tokenizer, "split": "hash:0.3", "block_bytes": 700}
+        words |= {"doc_index": True}
+        whole, out = tmp_path / layout / "whole", tmp_path / layout / "out"
+        assert run_build(source, whole, **words).returncode == 0
+        prelude = KILL_AT + "kill_after(journal.Journal, 'record', 3, False)"
+        assert run_build(source, out, prelude=prelude, **words).returncode == -signal.SIGKILL
+        assert run_build(source, out, **words).returncode == 0
+        found = {p.relative_to(out): p.read_bytes() for p in out.rglob("*.index")}
+        assert len(found) > 3
+        assert found == {p.relative_to(whole): p.read_bytes() for p in whole.rglob("*.index")}
+        assert verify(out).findings == []

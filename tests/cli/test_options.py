@@ -18,6 +18,7 @@ COMMANDS = [
     "download",
     "eval",
     "golf",
+    "index",
     "inspect",
     "publish",
     "recipe",

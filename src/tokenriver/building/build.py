@@ -194,7 +194,13 @@ class _Job:
             numbered=self.options.numbered,
             max_documents=self.options.max_documents,
             max_tokens=self.options.max_tokens,
+            doc_index=self._doc_index,
         )
+
+    @property
+    def _doc_index(self) -> bool:
+        wanted = self.options.doc_index
+        return self.options.layout == "tokens" if wanted is None else wanted
 
     def _resolved(self) -> dict[str, Any]:
         """The options that decide the bytes, with every default filled in."""
@@ -205,6 +211,7 @@ class _Job:
             "text_field": self.options.text_field,
             "document_separator": self.options.document_separator,
             "keep_empty": self.options.keep_empty,
+            "doc_index": self._doc_index,
             **({"end_id": self.separator.end} if self.separator.end is not None else {}),
             "dataset_version": self.options.dataset_version,
             **self.options.beyond_the_usual(),

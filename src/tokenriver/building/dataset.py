@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 
 from tokenriver.building.journal import Checkpoint, Journal
+from tokenriver.building.index_part import IndexPart
 from tokenriver.building.plan import (
     VAL,
     Close,
@@ -25,11 +26,13 @@ from tokenriver.building.plan import (
     assign_splits,
     close_all,
     cut_runs,
+    document_ends,
     documents_within,
 )
 from tokenriver.errors import ResumeError, UsageError
 from tokenriver.files import PART_SUFFIX
 from tokenriver.shards.header import ShardHeader, Variant
+from tokenriver.shards.index import INDEX_DTYPE, INDEX_SUFFIX, index_path
 from tokenriver.shards.layouts import SPLITS, Layout, parse_shard_name, plain_shard_name, record_prefix, shard_name
 from tokenriver.shards.manifest import ManifestFile
 from tokenriver.shards.writer import ShardWriter
@@ -71,6 +74,7 @@ class Shape:
     numbered: bool = True
     max_documents: int | None = None
     max_tokens: int | None = None
+    doc_index: bool = False
 
     def path(self, split: int, index: int) -> Path:
         """Where a shard goes. UsageError for a second file where each split has one without a number."""
@@ -148,6 +152,7 @@ class DatasetWriter:
         self._skip = 0
         self.full = False
         """Nothing more is taken: a limit is reached."""
+        self._indexed = [0, 0]
         self._thread = _WriterThread(shape, journal)
 
     def resume(self, content: JournalContent) -> tuple[int, int]:
@@ -169,8 +174,9 @@ class DatasetWriter:
             for split, shard in enumerate(self._state.open):
                 if shard is not None:
                     path = self.shape.path(split, shard.index)
-                    self._thread.reopen(split, path, checkpoint.parts[path.name])
-                    kept.add(path.name + PART_SUFFIX)
+                    self._indexed[split] = checkpoint.parts.get(index_path(path).name, 0)
+                    self._thread.reopen(split, path, checkpoint.parts[path.name], self._indexed[split])
+                    kept |= {path.name + PART_SUFFIX, index_path(path).name + PART_SUFFIX}
         self._remove_parts(kept)
         return checkpoint.position if checkpoint is not None else (0, 0)
 
@@ -181,7 +187,7 @@ class DatasetWriter:
         runs, after = assign_splits(cutting, self._state, block.bounds, block.given)
         for step in cut_runs(cutting, self._state, runs, block.bounds, self._skip):
             if isinstance(step, Write):
-                self._thread.put(step, block.stream[step.start : step.stop])
+                self._write(step, block)
             elif isinstance(step, Close):
                 self._close(step, block.start, block.end, step.skip)
             else:
@@ -210,6 +216,14 @@ class DatasetWriter:
             return None
         return max(self.source_documents, default=-1) + 1
 
+    def _write(self, step: Write, block: EncodedBlock) -> None:
+        """Hand a piece to the writing thread, with the ends of its documents, counted from the shard's first id."""
+        ends = None
+        if self.shape.doc_index:
+            ends = document_ends(block.bounds, step.start, step.stop) + (step.at - step.start)
+            self._indexed[step.split] += len(ends)
+        self._thread.put(step, block.stream[step.start : step.stop], ends)
+
     def finish(self, end: tuple[int, int]) -> list[ManifestFile]:
         """Close the last files and wait until all are on disk; `end` is the position after the last block."""
         for step in close_all(self._state):
@@ -232,6 +246,13 @@ class DatasetWriter:
             for split, shard in enumerate(step.state.open)
             if shard is not None
         }
+        self._indexed[step.split] = 0
+        if self.shape.doc_index:
+            parts |= {
+                index_path(self.shape.path(split, shard.index)).name: self._indexed[split]
+                for split, shard in enumerate(step.state.open)
+                if shard is not None
+            }
         checkpoint = Checkpoint(position, skip, step.state.to_json(), self.counts.to_json(), parts)
         sources = {str(s): self.source_documents[s] for s in self._touched}
         self._touched.clear()
@@ -242,23 +263,36 @@ class DatasetWriter:
     def _settle(self, file: ManifestFile) -> None:
         """Give a sealed shard its name if a crash came between journal and rename."""
         path = self.shape.directory / file.name
-        expected = ShardHeader(self.shape.variant, file.n_tokens).file_bytes
-        part = path.with_name(path.name + PART_SUFFIX)
-        for candidate in (path, part):
-            if candidate.exists() and candidate.stat().st_size == expected:
-                if candidate is part:
-                    part.replace(path)
-                return
+        whole = _settle_file(path, ShardHeader(self.shape.variant, file.n_tokens).file_bytes)
+        if self.shape.doc_index:
+            whole = whole and _settle_file(index_path(path), None)
+        if whole:
+            return
         raise ResumeError(
             f"{path}: the journal names it, but it is not there whole; build with --restart to begin anew"
         )
 
     def _remove_parts(self, kept: set[str]) -> None:
         prefix = record_prefix(self.shape.layout, self.shape.dataset)
-        for part in self.shape.directory.glob("*.bin" + PART_SUFFIX):
-            name = parse_shard_name(part.name.removesuffix(PART_SUFFIX))
-            if name is not None and name.dataset == prefix and part.name not in kept:
-                part.unlink()
+        for suffix in (PART_SUFFIX, INDEX_SUFFIX + PART_SUFFIX):
+            for part in self.shape.directory.glob("*.bin" + suffix):
+                name = parse_shard_name(part.name.removesuffix(suffix))
+                if name is not None and name.dataset == prefix and part.name not in kept:
+                    part.unlink()
+
+
+def _settle_file(path: Path, expected: int | None) -> bool:
+    """Whether a file of `expected` bytes (None: whole ends of an index) is there; renamed if it was still a part."""
+    part = path.with_name(path.name + PART_SUFFIX)
+    for candidate in (path, part):
+        if not candidate.exists():
+            continue
+        size = candidate.stat().st_size
+        if size == expected or (expected is None and size % INDEX_DTYPE.itemsize == 0):
+            if candidate is part:
+                part.replace(path)
+            return True
+    return False
 
 
 class _WriterThread:
@@ -268,6 +302,7 @@ class _WriterThread:
         self._shape = shape
         self._journal = journal
         self._open: dict[int, ShardWriter] = {}
+        self._index: dict[int, IndexPart] = {}
         self._unsynced = 0
         self._syncing = ThreadPoolExecutor(1, thread_name_prefix="tokenriver-sync")
         self._synced: Future[None] | None = None
@@ -280,17 +315,19 @@ class _WriterThread:
         self._thread = threading.Thread(target=self._run, name="tokenriver-writer", daemon=True)
         self._thread.start()
 
-    def reopen(self, split: int, path: Path, tokens: int) -> None:
-        """Go on with a part; only before the first `put`."""
+    def reopen(self, split: int, path: Path, tokens: int, indexed: int) -> None:
+        """Go on with a part of so many ids, and its index of so many documents; only before the first `put`."""
         self._open[split] = self._writer(path, tokens)
+        if self._shape.doc_index:
+            self._index[split] = IndexPart(index_path(path), keep=indexed)
 
-    def put(self, step: Write, ids: NDArray[Any]) -> None:
-        """Queue ids for the open file of a split, waiting while too much is queued."""
+    def put(self, step: Write, ids: NDArray[Any], ends: NDArray[np.int64] | None) -> None:
+        """Queue ids (and their documents' ends) for the open file of a split, waiting while too much is queued."""
         with self._room:
             self._room.wait_for(lambda: self._waiting_bytes < _QUEUE_BYTES or self._error is not None)
             self._waiting_bytes += ids.nbytes
         self._raise()
-        self._queue.put((step, ids))
+        self._queue.put((step, ids, ends))
 
     def close_shard(
         self,
@@ -316,7 +353,7 @@ class _WriterThread:
         self._stopped = True
         self._queue.put(None)
         self._thread.join()
-        for writer in self._open.values():
+        for writer in [*self._open.values(), *self._index.values()]:
             writer.close()
 
     def _raise(self) -> None:
@@ -341,11 +378,16 @@ class _WriterThread:
         finally:
             self._syncing.shutdown()
 
-    def _append(self, step: Write, ids: NDArray[Any]) -> None:
+    def _append(self, step: Write, ids: NDArray[Any], ends: NDArray[np.int64] | None) -> None:
         writer = self._open.get(step.split)
         if writer is None:
-            writer = self._open[step.split] = self._writer(self._shape.path(step.split, step.index))
+            path = self._shape.path(step.split, step.index)
+            writer = self._open[step.split] = self._writer(path)
+            if ends is not None:
+                self._index[step.split] = IndexPart(index_path(path))
         writer.append(ids)
+        if ends is not None:
+            self._index[step.split].append(ends)
         self._unsynced += ids.nbytes
         if self._unsynced >= _SYNC_BYTES and (self._synced is None or self._synced.done()):
             self._wait_for_sync()
@@ -375,9 +417,14 @@ class _WriterThread:
         facts = writer.seal()
         file = ManifestFile(**entry, sha256=facts.sha256)
         assert facts.n_tokens == file.n_tokens, "the plan and the file disagree"
-        for other in self._open.values():
+        index = self._index.pop(split, None)
+        if index is not None:
+            index.seal()
+        for other in [*self._open.values(), *self._index.values()]:
             other.sync()
         self._journal.record(msgspec.to_builtins(file), checkpoint, sources, inputs)
+        if index is not None:
+            index.publish()  # before the shard, so that a named shard never waits for its index
         writer.publish()
         files.append(file)
         self.durable = checkpoint.position

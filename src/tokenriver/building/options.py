@@ -43,6 +43,7 @@ class BuildWords(TypedDict, total=False):
     separator_position: Literal["before", "after"] | None
     end_id: int | None
     keep_empty: bool
+    doc_index: bool | None
     on_bad_record: BadRecords
     backend: Backend
     verify_sample: int
@@ -59,7 +60,8 @@ class BuildOptions:
     `split` is a rule of corpus/splits.py (None: the layout's default). `separator` is an id, a token's text or
     "none" (None: the layout's default); `end_id` stands after each document beside it (None: nothing does).
     `format` "llama-3" writes llm.c's Llama-3 variant, "auto" uint16 or uint32
-    by the vocabulary. The words from `text_field` to `strip` are those of SourceOptions (corpus/sources.py);
+    by the vocabulary. `doc_index` writes each shard's document index beside it (None: in the tokens layout only).
+    The words from `text_field` to `strip` are those of SourceOptions (corpus/sources.py);
     `shuffle_seed` + k orders the records of the JSON array that is file k of its side (`split_by_file` there).
     Documents are taken while they are no more than `max_documents` and hold no more than `max_tokens` ids, separators
     included. `numbered` False names the llmc layout's files `<dataset>_val.bin` and `<dataset>_train.bin`, one of each.
@@ -87,6 +89,7 @@ class BuildOptions:
     separator_position: Literal["before", "after"] | None = None
     end_id: int | None = None
     keep_empty: bool = False
+    doc_index: bool | None = None
     # ---- never in the bytes ----
     on_bad_record: BadRecords = "error"
     backend: Backend = "fast"

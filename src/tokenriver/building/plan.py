@@ -30,6 +30,7 @@ __all__ = [
     "close_all",
     "cut_runs",
     "documents_within",
+    "document_ends",
 ]
 
 TRAIN, VAL = 0, 1
@@ -98,12 +99,13 @@ class PlanState:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """Put tokens [start, stop) of the block's stream at the end of file `index` of a split."""
+    """Put tokens [start, stop) of the block's stream at the end of file `index` of a split, which holds `at` ids."""
 
     split: int
     index: int
     start: int
     stop: int
+    at: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,7 +180,7 @@ def cut_runs(
                 state, shard = _begin(cutting, state, run.split)
             stop = _fill(cutting, shard, bounds, start, run.stop)
             if stop > start:
-                yield Write(run.split, shard.index, start, stop)
+                yield Write(run.split, shard.index, start, stop, shard.tokens)
                 begun = _begun_before(bounds, stop) - _begun_before(bounds, start)
                 shard = OpenShard(shard.index, shard.tokens + stop - start, shard.documents + begun)
                 state = _with_open(state, run.split, shard)
@@ -209,6 +211,18 @@ def _fill(cutting: Cutting, shard: OpenShard, bounds: NDArray[np.int64], start: 
     if end <= start and shard.tokens == 0:
         end = int(bounds[np.searchsorted(bounds, start, "right")])  # longer than a shard: alone in its file
     return min(max(end, start), stop)
+
+
+def document_ends(bounds: NDArray[np.int64], start: int, stop: int) -> NDArray[np.int64]:
+    """Where the documents in tokens [start, stop) of a block end, int64, at most `stop`: what a shard's index lists.
+
+    These are the documents that begin there, and the one that `start` lies within; `stop` closes the last one, since
+    a cut inside a document is the end of a file.
+    """
+    first, last = _begun_before(bounds, start), _begun_before(bounds, stop)
+    if first and bounds[first] > start:
+        first -= 1  # begun in the file before
+    return np.minimum(bounds[first + 1 : last + 1], stop)
 
 
 def _begun_before(bounds: NDArray[np.int64], token: int) -> int:

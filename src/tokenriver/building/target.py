@@ -10,6 +10,7 @@ import filelock
 
 from tokenriver.errors import IntegrityError, ResumeError
 from tokenriver.files import PART_SUFFIX, fsync_directory
+from tokenriver.shards.index import INDEX_SUFFIX
 from tokenriver.shards.layouts import BUILD_RECORD, CORPUS_RECORD, JOURNAL, MANIFEST, Layout, parse_shard_name
 from tokenriver.shards.layouts import record_prefix as prefix_of
 
@@ -66,10 +67,10 @@ class Target:
             self._remove_created_if_empty()
 
     def shards(self) -> list[Path]:
-        """Every shard and part of this data set that is there now, by name."""
+        """Every shard, index and part of either of this data set that is there now, by name."""
         found = []
         for path in self.directory.iterdir():
-            name = parse_shard_name(path.name.removesuffix(PART_SUFFIX))
+            name = parse_shard_name(path.name.removesuffix(PART_SUFFIX).removesuffix(INDEX_SUFFIX))
             if name is not None and name.dataset == prefix_of(self.layout, self.dataset):
                 found.append(path)
         return sorted(found)
@@ -86,7 +87,7 @@ class Target:
                 f"{self.directory}: holds a finished data set already ({self.final_record.name}); --overwrite replaces "
                 "it, another --out, --dataset or --tokenizer-id stands beside it"
             )
-        whole = [p for p in self.shards() if p.suffix != PART_SUFFIX]
+        whole = [p for p in self.shards() if p.suffix not in (PART_SUFFIX, INDEX_SUFFIX)]
         if whole:
             raise IntegrityError(
                 f"{self.directory}: holds {len(whole)} shards ({whole[0].name} first) but no journal and no record, so "

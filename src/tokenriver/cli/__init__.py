@@ -22,6 +22,7 @@ from tokenriver.cli.corpus import corpus_command
 from tokenriver.cli.download import download_command
 from tokenriver.cli.eval import eval_app
 from tokenriver.cli.golf import golf_app
+from tokenriver.cli.index import index_command
 from tokenriver.cli.inspect import inspect_command
 from tokenriver.cli.publish import publish_command
 from tokenriver.cli.recipe import recipe_command
@@ -50,6 +51,7 @@ app.command("corpus")(corpus_command)
 app.command("train-tokenizer")(train_tokenizer_command)
 app.command("verify")(verify_command)
 app.command("inspect")(inspect_command)
+app.command("index")(index_command)
 app.add_typer(eval_app, name="eval")
 app.command("tokenizer-file")(tokenizer_file_command)
 app.command("bpb-audit")(bpb_audit_command)

@@ -40,6 +40,10 @@ def build_command(
     separator: Annotated[str | None, typer.Option(help="Id or token between documents, or none.")] = None,
     separator_position: Annotated[str | None, typer.Option(help="before or after each document.")] = None,
     keep_empty: Annotated[bool, typer.Option("--keep-empty", help="Keep documents without text.")] = False,
+    doc_index: Annotated[
+        bool | None,
+        typer.Option("--doc-index/--no-doc-index", help="Write <shard>.bin.index (default: in the tokens layout)."),
+    ] = None,
     on_bad_record: Annotated[str, typer.Option(help="error, or skip (and count).")] = "error",
     backend: Annotated[str, typer.Option(help="fast, or reference.")] = "fast",
     verify_sample: Annotated[int, typer.Option(help="Documents compared with the reference.")] = 200,
@@ -66,6 +70,7 @@ def build_command(
         "separator": separator,
         "separator_position": separator_position,
         "keep_empty": keep_empty,
+        "doc_index": doc_index,
         "on_bad_record": on_bad_record,
         "backend": backend,
         "verify_sample": verify_sample,

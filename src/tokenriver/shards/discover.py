@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal
 
 from tokenriver.errors import FormatError
 from tokenriver.files import PART_SUFFIX
+from tokenriver.shards.index import INDEX_SUFFIX
 from tokenriver.shards.layouts import (
     BUILD_RECORD,
     CORPUS_RECORD,
@@ -105,6 +106,10 @@ def _find_one(path: Path, look: Callable[[Path], Found]) -> Found:
         return Found(findings=[Finding(path, "not a regular file")])
     if path.name.endswith(PART_SUFFIX):
         return Found(findings=[Finding(path, "unfinished: a part that was never renamed")])
+    if path.name.endswith(INDEX_SUFFIX):
+        path = path.with_name(path.name.removesuffix(INDEX_SUFFIX))  # checked with its shard
+        if not path.is_file():
+            return Found(findings=[Finding(path, "missing: there is a document index of it")])
     if path.name.endswith((MANIFEST, BUILD_RECORD, CORPUS_RECORD, JOURNAL)):
         return look(path.parent)
     return _find_shard(path, look(path.parent))
@@ -145,6 +150,11 @@ def _look_into(directory: Path, *, skip_corpus: bool = False) -> Found:
         Finding(directory / n, "unfinished: a build stopped here or is still running; run it again to go on")
         for n in names
         if n.endswith(JOURNAL)
+    ]
+    found.findings += [
+        Finding(directory / n, "additional: a document index without its shard")
+        for n in names
+        if n.endswith(".bin" + INDEX_SUFFIX) and n.removesuffix(INDEX_SUFFIX) not in shards
     ]
     if MANIFEST in names:
         if not shards and BUILD_RECORD not in names and _is_corpus(directory / MANIFEST, surely=not skip_corpus):

@@ -11,11 +11,12 @@ from tokenriver.errors import UsageError
 from tokenriver.shards.discover import find_data
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from numpy.typing import NDArray
 
-__all__ = ["Separator", "count_documents", "document_bounds", "known_separator"]
+__all__ = ["Separator", "count_documents", "document_bounds", "known_separator", "known_separators"]
 
 _STEP = 1 << 22
 """Ids looked at in one step, so that a pass over a large shard does not fill the memory."""
@@ -48,6 +49,18 @@ def known_separator(shard: Path, tokenizer: HasSeparator | None = None) -> Separ
     if tokenizer is not None and tokenizer.separator_id is not None:
         return Separator(tokenizer.separator_id)
     return None
+
+
+def known_separators(shards: Sequence[Path]) -> dict[Path, Separator]:
+    """The separators of shards that a manifest or build record beside them lists; each directory is read once."""
+    found = {}
+    wanted = set(shards)
+    for data_set in find_data(shards).data_sets:
+        if data_set.separator_id is not None:
+            separator = Separator(data_set.separator_id, data_set.separator_position)
+            paths = (data_set.directory / file.name for file in data_set.checked_files)
+            found |= {path: separator for path in paths if path in wanted}
+    return found
 
 
 def count_documents(ids: NDArray[np.unsignedinteger[Any]], separator: Separator) -> int:

@@ -11,17 +11,23 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from tokenriver.errors import FormatError, UsageError
 from tokenriver.files import sha256_file
 from tokenriver.shards.checks import data_set_problems, id_problem, key_order_problem, shard_problems
 from tokenriver.shards.discover import DataSet, Finding, find_data
+from tokenriver.shards.index import INDEX_DTYPE, find_ends, index_path, index_problem
 from tokenriver.shards.layouts import BUILD_RECORD, CORPUS_RECORD, MANIFEST
 from tokenriver.shards.manifest import read_limited
+from tokenriver.shards.reader import read_header
 from tokenriver.shards.scan import Crew, ShardScan, scan_shard
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
     from concurrent.futures import Future
+
+    from numpy.typing import NDArray
 
     from tokenriver.shards.manifest import ManifestFile
     from tokenriver.shards.record import InputRecord
@@ -52,7 +58,7 @@ def verify(
 ) -> VerifyReport:
     """Check shards, manifests, data sets in any layout, or directories with data sets somewhere below.
 
-    Header, size, id range, SHA-256, documents against separators, token conservation, the manifest against its
+    Header, size, id range, SHA-256, documents against separators, document indexes, token conservation, the manifest against its
     schema, and files that are missing, additional or unfinished. With `inputs` the recorded inputs are hashed again.
     `workers` is how many files are read at the same time (without it, two a processor). Every fault becomes a
     finding in the report, also an unreadable file; only a `workers` below 1 raises (UsageError).
@@ -66,10 +72,14 @@ def verify(
         loose = [(path, _submit_scan(crew, path)) for path in found.loose]
         sets = [(d, _submit_set(crew, d)) for d in found.data_sets]
         hashed = [_submit_inputs(crew, d) for d in found.data_sets] if inputs else []
+        indexes = [crew.submit(partial(_check_index, path, None, None)) for path in found.loose]
+        indexes += [crew.submit(partial(_check_index, d.directory / f.name, f, d)) for d, f in _listed(found.data_sets)]
         for path, scan in loose:
             _judge(report, path, scan, None, None)
         for data_set, scans in sets:
             _judge_set(report, data_set, scans)
+        for index in indexes:
+            report.findings += index.result()
         for futures in hashed:
             for future in futures:
                 report.findings += future.result()
@@ -128,6 +138,45 @@ def _judge_total(report: VerifyReport, data_set: DataSet, scans: list[ShardScan 
     if len(counts) == len(data_set.files) and sum(counts) != documents:
         problem = f"separator {data_set.separator_id} occurs {sum(counts):,} times in {documents:,} documents"
         report.findings.append(Finding(data_set.source, problem))
+
+
+def _listed(data_sets: list[DataSet]) -> Iterator[tuple[DataSet, ManifestFile]]:
+    return ((data_set, file) for data_set in data_sets for file in data_set.checked_files)
+
+
+def _check_index(shard: Path, file: ManifestFile | None, data_set: DataSet | None) -> list[Finding]:
+    """What is wrong with the document index beside a shard, if there is one; the shard itself is judged elsewhere."""
+    path = index_path(shard)
+    try:
+        raw = path.read_bytes()
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        return [Finding(path, error.strerror or str(error))]
+    try:
+        n_tokens = read_header(shard).n_tokens
+    except (FormatError, OSError):
+        return []
+    problem = index_problem(raw, n_tokens)
+    if problem is not None:
+        return [Finding(path, problem)]
+    ends = np.frombuffer(raw, INDEX_DTYPE).astype(np.int64)
+    if data_set is not None and data_set.separator_id is not None:
+        found = find_ends(shard, separator_id=data_set.separator_id, position=data_set.separator_position, threads=1)
+        if not np.array_equal(ends, found):
+            return [Finding(path, _first_other_end(ends, found, data_set.separator_id))]
+    elif file is not None and data_set is not None and data_set.layout == "tokens" and len(ends) != file.n_docs:
+        return [Finding(path, f"{len(ends):,} documents, {data_set.source.name} says n_docs {file.n_docs:,}")]
+    return []
+
+
+def _first_other_end(ends: NDArray[np.int64], found: NDArray[np.int64], separator_id: int) -> str:
+    n = min(len(ends), len(found))
+    other = np.flatnonzero(ends[:n] != found[:n])
+    if not len(other):
+        return f"{len(ends):,} documents, but the separators (id {separator_id}) say {len(found):,}"
+    k = int(other[0])
+    return f"document {k} ends at {ends[k]:,}, but by the separators (id {separator_id}) at {found[k]:,}"
 
 
 def _manifest_findings(data_set: DataSet) -> list[Finding]:

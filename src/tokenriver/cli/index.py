@@ -1,0 +1,83 @@
+"""`tokenriver index`: make the document index of existing shards from their separators."""
+
+from __future__ import annotations
+
+import json
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from tokenriver.errors import UsageError
+from tokenriver.files import human_count
+
+__all__ = ["index_command"]
+
+
+def index_command(
+    shards: Annotated[list[Path], typer.Argument(metavar="SHARD…", help="Shards (.bin files).", show_default=False)],
+    separator: Annotated[
+        int | None, typer.Option("--separator", min=0, help="Id between documents (default: the record's).")
+    ] = None,
+    separator_position: Annotated[
+        str | None, typer.Option("--separator-position", help="before or after each document.")
+    ] = None,
+    tokenizer: Annotated[
+        str | None, typer.Option("--tokenizer", help="Take the separator of this tokenizer, where no record names one.")
+    ] = None,
+    threads: Annotated[int, typer.Option("--threads", min=1, help="Threads that search a shard.")] = 2,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+) -> None:
+    """Write <shard>.bin.index: where each document ends, found by the separators; an older one is replaced."""
+    from tokenriver.shards.index import index_shard
+
+    start = time.perf_counter()
+    separators = _separators(shards, separator, separator_position, tokenizer)
+    facts = [
+        index_shard(path, separator_id=separators[path][0], position=separators[path][1], threads=threads)
+        for path in shards
+    ]
+    seconds = time.perf_counter() - start
+    documents, tokens = sum(f.n_docs for f in facts), sum(f.n_tokens for f in facts)
+    if as_json:
+        files = [{"path": str(f.path), "documents": f.n_docs, "tokens": f.n_tokens} for f in facts]
+        print(json.dumps({"files": files, "seconds": round(seconds, 3)}, indent=2))
+        return
+    print(
+        f"{human_count(len(facts))} indexes: {human_count(documents)} documents in {human_count(tokens)} tokens, "
+        f"{seconds:.2f} s"
+    )
+
+
+def _separators(
+    shards: list[Path], given: int | None, position: str | None, tokenizer: str | None
+) -> dict[Path, tuple[int, Any]]:
+    """Id and position for each shard: as given, else from the manifest or record that lists it, else the tokenizer's.
+
+    Raises UsageError, naming the shard, where none of them knows.
+    """
+    from tokenriver.shards.documents import known_separators
+
+    if position not in (None, "before", "after"):
+        raise UsageError(f"--separator-position is {position!r}; it must be one of before, after")
+    if given is not None:
+        return dict.fromkeys(shards, (given, position or "before"))
+    known = known_separators(shards)
+    default = None
+    if tokenizer is not None:
+        from tokenriver.tokenizers.load import load_tokenizer
+
+        default = load_tokenizer(tokenizer).separator_id
+    found = {}
+    for path in shards:
+        if path in known:
+            found[path] = (known[path].id, position or known[path].position)
+        elif default is not None:
+            found[path] = (default, position or "before")
+        else:
+            raise UsageError(
+                f"{path}: no manifest or build record beside it names a separator; give --separator ID or --tokenizer "
+                "(without separators the documents are known to the build alone: build --doc-index)"
+            )
+    return found
