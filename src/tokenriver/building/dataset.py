@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import msgspec
 import numpy as np
 
-from tokenriver.building.journal import Checkpoint, Journal
 from tokenriver.building.index_part import IndexPart
+from tokenriver.building.journal import Checkpoint, Journal
 from tokenriver.building.plan import (
     VAL,
     Close,
@@ -353,7 +353,8 @@ class _WriterThread:
         self._stopped = True
         self._queue.put(None)
         self._thread.join()
-        for writer in [*self._open.values(), *self._index.values()]:
+        parts: list[ShardWriter | IndexPart] = [*self._open.values(), *self._index.values()]
+        for writer in parts:
             writer.close()
 
     def _raise(self) -> None:
@@ -420,7 +421,8 @@ class _WriterThread:
         index = self._index.pop(split, None)
         if index is not None:
             index.seal()
-        for other in [*self._open.values(), *self._index.values()]:
+        others: list[ShardWriter | IndexPart] = [*self._open.values(), *self._index.values()]
+        for other in others:
             other.sync()
         self._journal.record(msgspec.to_builtins(file), checkpoint, sources, inputs)
         if index is not None:

@@ -154,13 +154,46 @@ class TokenReader:
                         self._read(int(starts[k]), rows.array[k])
                 self._trim()
 
+    def read_parts(
+        self, starts: NDArray[np.int64], sizes: NDArray[np.int64], places: NDArray[np.int64], rows: Rows
+    ) -> None:
+        """Put tokens [starts[k], starts[k] + sizes[k]) at places[k] of the flat buffer, for every k in order.
+
+        Parts that lie end to end both in the stream and in the buffer are read as one.
+        """
+        if not len(starts):
+            return
+        joins = (starts[1:] == starts[:-1] + sizes[:-1]) & (places[1:] == places[:-1] + sizes[:-1])
+        firsts = np.flatnonzero(np.concatenate([[True], ~joins]))
+        sizes = np.add.reduceat(sizes, firsts)
+        starts, places = starts[firsts], places[firsts]
+        index = np.searchsorted(self.bounds, starts, "right") - 1
+        whole = starts + sizes <= self.bounds[index + 1]
+        width = self.dtype.itemsize
+        offsets = HEADER_BYTES + (starts - self.bounds[index]) * width
+        if self._pid != os.getpid():
+            self._renew()
+        flat = rows.array.reshape(-1)
+        view = flat.data.cast("B")
+        with self._lock:
+            for begin in range(0, len(starts), self._max_open):
+                part = slice(begin, min(begin + self._max_open, len(starts)))
+                if self._uniform and whole[part].all():
+                    ends = ((places[part] + sizes[part]) * width).tolist()
+                    buffers = [[view[a:b]] for a, b in zip((places[part] * width).tolist(), ends, strict=True)]
+                    self._read_inside(index[part].tolist(), offsets[part].tolist(), buffers)
+                else:
+                    for k in range(part.start, part.stop):
+                        self._read(int(starts[k]), flat[int(places[k]) : int(places[k] + sizes[k])])
+                self._trim()
+
     def _read_inside(self, index: list[int], offsets: list[int], buffers: list[list[memoryview]]) -> None:
         """Rows that each lie in one shard: one system call a row and no Python between them."""
         opened = {i: self._descriptor(i) for i in set(index)}
         done = sum(map(_preadv, [opened[i] for i in index], buffers, offsets))
-        if done != len(buffers) * len(buffers[0][0]):
-            for i, offset in zip(index, offsets, strict=True):
-                self._check_size(i, offset + len(buffers[0][0]))
+        if done != sum(len(buffer) for (buffer,) in buffers):
+            for i, offset, (buffer,) in zip(index, offsets, buffers, strict=True):
+                self._check_size(i, offset + len(buffer))
             raise IntegrityError(f"reads from {self.shards[index[0]].path} and others came back short; try again")
 
     def _read(self, start: int, out: NDArray[Any]) -> None:

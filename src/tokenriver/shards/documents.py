@@ -53,7 +53,7 @@ def known_separator(shard: Path, tokenizer: HasSeparator | None = None) -> Separ
 
 def known_separators(shards: Sequence[Path]) -> dict[Path, Separator]:
     """The separators of shards that a manifest or build record beside them lists; each directory is read once."""
-    found = {}
+    found: dict[Path, Separator] = {}
     wanted = set(shards)
     for data_set in find_data(shards).data_sets:
         if data_set.separator_id is not None:

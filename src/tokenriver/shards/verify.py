@@ -58,10 +58,10 @@ def verify(
 ) -> VerifyReport:
     """Check shards, manifests, data sets in any layout, or directories with data sets somewhere below.
 
-    Header, size, id range, SHA-256, documents against separators, document indexes, token conservation, the manifest against its
-    schema, and files that are missing, additional or unfinished. With `inputs` the recorded inputs are hashed again.
-    `workers` is how many files are read at the same time (without it, two a processor). Every fault becomes a
-    finding in the report, also an unreadable file; only a `workers` below 1 raises (UsageError).
+    Header, size, id range, SHA-256, documents against separators and indexes, token conservation, the manifest
+    against its schema, and files that are missing, additional or unfinished. With `inputs` the recorded inputs are
+    hashed again. `workers` is how many files are read at the same time (without it, two a processor). Every
+    fault becomes a finding in the report, also an unreadable file; only a `workers` below 1 raises (UsageError).
     """
     if workers is not None and workers < 1:
         raise UsageError(f"--workers is {workers}; it must be 1 or more")

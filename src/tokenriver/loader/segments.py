@@ -1,0 +1,121 @@
+"""The pieces of documents that make up one rank's rows, and what follows from them: masks, borders, positions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tokenriver.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+__all__ = ["Segments", "cumulative_lengths", "merge_segments", "positions"]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Segments:
+    """What to read into a buffer [B, T + 1], piece by piece, in order of row and slot; arrays are [n_pieces].
+
+    Piece k is tokens [start, start + size) of the stream, put into row `row` from `slot` on; a later piece may
+    overwrite the last slot of the one before. `inputs` is how many input slots belong to it, `begins` whether it
+    starts at its document's first token, `border` that its last token's target is not the document's own and not a
+    separator. `patches` [m, 3] are (row, input slot, token) of targets that lie elsewhere in the stream.
+    """
+
+    n_rows: int
+    row: NDArray[np.int64]
+    slot: NDArray[np.int64]
+    start: NDArray[np.int64]
+    size: NDArray[np.int64]
+    inputs: NDArray[np.int64]
+    begins: NDArray[np.bool_]
+    border: NDArray[np.bool_]
+    patches: NDArray[np.int64]
+
+    def used_inputs(self, n_rows: int) -> NDArray[np.int64]:
+        """Input slots of each row that hold a token, int64 [n_rows]."""
+        return np.bincount(self.row, weights=self.inputs, minlength=n_rows).astype(np.int64)
+
+    def mask(self, n_rows: int, seq_len: int, *, shared_slots: bool) -> NDArray[np.bool_] | None:
+        """Which targets count, bool [n_rows, T]; None when all do.
+
+        With `shared_slots` (rows of T + 1 slots) the last token of a row has no target.
+        """
+        used = np.bincount(self.row, weights=self.inputs, minlength=n_rows).astype(np.int64)
+        if shared_slots:
+            last = np.bincount(self.row, weights=self.size, minlength=n_rows).astype(np.int64)
+            used = np.minimum(np.maximum(last - 1, 0), seq_len)
+        unmarked = np.flatnonzero(self.border)
+        if not len(unmarked) and used.min(initial=seq_len) == seq_len:
+            return None
+        mask = np.arange(seq_len) < used[:, None]
+        at = self.slot[unmarked] + self.inputs[unmarked] - 1
+        inside = (self.inputs[unmarked] > 0) & (at < seq_len)
+        mask[self.row[unmarked][inside], at[inside]] = False
+        return mask
+
+    def borders(self, n_rows: int, seq_len: int) -> NDArray[np.int64]:
+        """Where documents (and a row's padding) begin in the inputs laid end to end, ascending, int64."""
+        inside = self.inputs > 0
+        starts = self.row[inside] * seq_len + self.slot[inside]
+        used = self.used_inputs(n_rows)
+        short = np.flatnonzero(used < seq_len)
+        return np.union1d(starts, short * seq_len + used[short]) if len(short) else starts
+
+
+def merge_segments(parts: Sequence[tuple[Segments, NDArray[np.int64]]], n_rows: int) -> Segments:
+    """Rows of several sources in one batch: `parts` are (segments, the batch's row for each of their rows)."""
+    row = np.concatenate([rows[s.row] for s, rows in parts])
+    order = np.argsort(row, kind="stable")
+    patches = []
+    for s, rows in parts:
+        patch = s.patches.copy()
+        patch[:, 0] = rows[patch[:, 0]]
+        patches.append(patch)
+
+    def joined(name: str) -> NDArray[np.int64]:
+        values: NDArray[np.int64] = np.concatenate([getattr(s, name) for s, _ in parts])[order]
+        return values
+
+    return Segments(
+        n_rows,
+        row[order],
+        joined("slot"),
+        joined("start"),
+        joined("size"),
+        joined("inputs"),
+        joined("begins").astype(np.bool_),
+        joined("border").astype(np.bool_),
+        np.concatenate(patches),
+    )
+
+
+def cumulative_lengths(borders: NDArray[np.int64], total: int, *, length: int | None) -> NDArray[np.int32]:
+    """Borders of documents in `total` inputs laid end to end as int32 [documents + 1], from 0 to `total`.
+
+    With `length`, of that many numbers: the rest repeat `total`. Raises UsageError when they do not fit.
+    """
+    found = np.append(borders, total).astype(np.int32)
+    if length is None:
+        return found
+    if len(found) > length:
+        raise UsageError(
+            f"a batch has {len(found) - 1:,} documents, but cu_seqlens={length} holds {length - 1:,}; make it larger, "
+            "or True for as many numbers as each batch needs"
+        )
+    fixed = np.full(length, total, np.int32)
+    fixed[: len(found)] = found
+    return fixed
+
+
+def positions(borders: NDArray[np.int64], n_rows: int, seq_len: int) -> NDArray[np.int32]:
+    """Position of each input in its document's piece, int32 [n_rows, T]: 0 at every border."""
+    total = n_rows * seq_len
+    lengths = np.diff(borders, append=total)
+    flat = np.arange(total, dtype=np.int32) - np.repeat(borders.astype(np.int32), lengths)
+    return flat.reshape(n_rows, seq_len)
