@@ -71,6 +71,11 @@ class DocumentFinder:
         except BaseException as error:  # handed over whole: whoever asks raises it
             self._error = error
 
+    @property
+    def ready(self) -> bool:
+        """Whether `get` would not wait."""
+        return self._thread is None
+
     def get(self) -> Documents:
         """The documents, waiting for the thread that looks for them; raises what it met."""
         if self._thread is not None and self._pid == os.getpid():

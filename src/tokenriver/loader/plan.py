@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -15,7 +15,37 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["Plan"]
+__all__ = ["Plan", "check_shape"]
+
+
+class HasShape(Protocol):
+    """What every plan is given."""
+
+    @property
+    def seq_len(self) -> int: ...
+    @property
+    def batch_size(self) -> int: ...
+    @property
+    def world_size(self) -> int: ...
+    @property
+    def rank(self) -> int: ...
+    @property
+    def order(self) -> Order: ...
+    @property
+    def seed(self) -> int: ...
+
+
+def check_shape(plan: HasShape) -> None:
+    """Raise UsageError for a number that cannot work."""
+    for name in ("seq_len", "batch_size", "world_size"):
+        if getattr(plan, name) < 1:
+            raise UsageError(f"{name} is at least 1, not {getattr(plan, name)}")
+    if not 0 <= plan.rank < plan.world_size:
+        raise UsageError(f"rank is in [0, {plan.world_size}) for a world size of {plan.world_size}, not {plan.rank}")
+    if plan.order not in ORDERS:
+        raise UsageError(f"order is one of {', '.join(ORDERS)}, not {plan.order!r}")
+    if not 0 <= plan.seed < 1 << 64:
+        raise UsageError(f"seed is an integer in [0, 2^64), not {plan.seed}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,17 +70,7 @@ class Plan:
     """Global batches in an epoch, the same on every rank; the last may be partial without `drop_last`."""
 
     def __post_init__(self) -> None:
-        for name in ("seq_len", "batch_size", "world_size"):
-            if getattr(self, name) < 1:
-                raise UsageError(f"{name} is at least 1, not {getattr(self, name)}")
-        if not 0 <= self.rank < self.world_size:
-            raise UsageError(
-                f"rank is in [0, {self.world_size}) for a world size of {self.world_size}, not {self.rank}"
-            )
-        if self.order not in ORDERS:
-            raise UsageError(f"order is one of {', '.join(ORDERS)}, not {self.order!r}")
-        if not 0 <= self.seed < 1 << 64:
-            raise UsageError(f"seed is an integer in [0, 2^64), not {self.seed}")
+        check_shape(self)
         full, rest = divmod(self.n_sequences, self.global_batch_size)
         object.__setattr__(self, "steps_per_epoch", full + (rest > 0 and not self.drop_last))
         if self.steps_per_epoch == 0:
@@ -74,6 +94,36 @@ class Plan:
     def for_rank(self, rank: int) -> Plan:
         """The same plan as another rank sees it."""
         return replace(self, rank=rank)
+
+    def steps(self, epoch: int) -> int:  # noqa: ARG002 - epochs of sequences are all alike
+        """Global batches in an epoch."""
+        return self.steps_per_epoch
+
+    def n_rows(self, epoch: int) -> int:  # noqa: ARG002
+        """Sequences in an epoch."""
+        return self.n_sequences
+
+    def rows(self, epoch: int, first: int, count: int) -> NDArray[np.int64]:
+        """First tokens of the sequences at positions [first, first + count) of an epoch's order, fewer at its end."""
+        n = self.n_sequences
+        places = np.arange(first, min(first + count, n), dtype=np.int64)
+        return (
+            permute(places, n=n, seed=self.seed, epoch=epoch) if self.order == "shuffled" else places
+        ) * self.seq_len
+
+    def take(self, epoch: int, step: int) -> NDArray[np.int64]:
+        """First token of each of this rank's rows in a step."""
+        return self.starts(epoch, step)[0]
+
+    def settle(self, epoch: int, step: int) -> tuple[int, int]:
+        """The same position with `step` within its epoch."""
+        more, step = divmod(step, self.steps_per_epoch)
+        return epoch + more, step
+
+    @property
+    def endless_epoch(self) -> bool:
+        """Whether there is one epoch only: no, another follows."""
+        return False
 
     def starts(self, epoch: int, step: int, n_steps: int = 1) -> list[NDArray[np.int64]]:
         """First token of each of this rank's rows in steps [step, step + n_steps) of an epoch, int64 [≤ B] each.

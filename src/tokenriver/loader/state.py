@@ -17,7 +17,9 @@ STATE_VERSION = 1
 STATE_KEYS = ("version", "fingerprint", "split", "seq_len", "global_batch_size", "order", "seed", "epoch", "step")
 
 _TEXT = ("fingerprint", "split", "order")
-_OVERRIDABLE = ("fingerprint", "split", "seq_len", "global_batch_size", "order", "seed")
+_OVERRIDABLE = ("fingerprint", "split", "seq_len", "global_batch_size", "order", "seed", "packing", "mixture")
+_OPTIONAL = ("packing", "mixture", "mixture_step", "sources")
+"""Keys of loaders that pack or mix; without them the flat stream of one data set is meant."""
 
 
 def overridden(allow_change: str | Collection[str] | bool) -> frozenset[str]:
@@ -40,13 +42,12 @@ def check_state(
     _check_shape(state)
     problems = []
     for name in _OVERRIDABLE:
-        if name in allowed or state[name] == mine[name]:
+        if name in allowed or state.get(name) == mine.get(name):
             continue
         if name == "fingerprint":
-            saved, current = Fingerprint.parse(state[name]), Fingerprint.parse(mine[name])
-            changes = current.differences(saved)
-            if changes:
-                problems.append("the data changed: " + ", ".join(changes))
+            problems += _data_changes(state[name], mine[name])
+        elif name in _OPTIONAL:
+            problems += _other_settings(name, state.get(name), mine.get(name))
         elif name == "global_batch_size":
             problems.append(_explain_batch(state[name], mine[name], world_size))
         else:
@@ -59,22 +60,69 @@ def check_state(
     return state["epoch"], state["step"]
 
 
+def _data_changes(saved: Any, mine: Any) -> list[str]:
+    """What changed in the data, source by source for a mixture; sources that come or go are the mixture's change."""
+    if isinstance(saved, dict) and isinstance(mine, dict):
+        return [
+            f"{name}: {change}" for name in mine if name in saved for change in _data_changes(saved[name], mine[name])
+        ]
+    if isinstance(saved, dict) or isinstance(mine, dict):
+        return []
+    changes = Fingerprint.parse(mine).differences(Fingerprint.parse(saved))
+    return ["the data changed: " + ", ".join(changes)] if changes else []
+
+
+def _other_settings(name: str, saved: Any, mine: Any) -> list[str]:
+    """How packing or mixture differ, by the names of their own settings."""
+    if saved is None or mine is None:
+        what = {"packing": "concat", "mixture": "one data set"}[name]
+        kinds = ["none" if v is None else str(v.get("mode", "a mixture")) for v in (saved, mine)]
+        return [f"{name} was {kinds[0].replace('none', what)}, here it is {kinds[1].replace('none', what)}"]
+    return [
+        f"{name}.{key} was {saved.get(key)!r}, here it is {mine.get(key)!r}"
+        for key in {**saved, **mine}
+        if saved.get(key) != mine.get(key)
+    ]
+
+
 def _check_shape(state: Mapping[str, Any]) -> None:
-    """Exactly the nine keys, each of its type."""
+    """Exactly the nine keys, each of its type, and those of packing or a mixture."""
     if not hasattr(state, "keys"):
         raise ResumeError(f"a loader's state is a dict, not {type(state).__name__}")
     version = state.get("version", STATE_VERSION)
     if version != STATE_VERSION:
         raise ResumeError(f"the saved state has version {version}; this tokenriver reads version {STATE_VERSION}")
-    missing, unknown = set(STATE_KEYS) - set(state), set(state) - set(STATE_KEYS)
+    missing, unknown = set(STATE_KEYS) - set(state), set(state) - set(STATE_KEYS) - set(_OPTIONAL)
     if missing or unknown:
         what = f"lacks {', '.join(sorted(missing))}" if missing else f"has {', '.join(sorted(map(str, unknown)))}"
         raise ResumeError(f"not the state of a loader: it {what}; its keys are {', '.join(STATE_KEYS)}")
+    _check_optional(state)
     for name in STATE_KEYS:
         value = state[name]
+        if name == "fingerprint" and "mixture" in state:
+            continue
         good = isinstance(value, str) if name in _TEXT else type(value) is int and value >= 0
         if not good:
             raise ResumeError(f"not the state of a loader: {name} is {value!r}")
+
+
+def _check_optional(state: Mapping[str, Any]) -> None:
+    """The keys of packing and mixtures, each of its type."""
+    sources = state.get("sources", {})
+    good = (
+        isinstance(state.get("packing", {}), dict)
+        and isinstance(state.get("mixture", {}), dict)
+        and type(state.get("mixture_step", 0)) is int
+        and isinstance(sources, dict)
+        and all(type(n) is int for n in sources.values())
+        and len({name in state for name in ("mixture", "mixture_step", "sources")}) == 1
+        and ("mixture" not in state or isinstance(state["fingerprint"], dict))
+    )
+    if not good:
+        raise ResumeError("not the state of a loader: what it says of packing or its mixture has the wrong form")
+    weights = state.get("mixture", {}).get("max_epochs", sources)
+    if set(weights) != set(sources):
+        raise ResumeError("not the state of a loader: its sources are not those of its mixture")
 
 
 def _explain_batch(saved: int, current: int, world_size: int) -> str:

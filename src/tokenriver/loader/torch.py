@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tokenriver.errors import MissingDependencyError, ResumeError, UsageError
+from tokenriver.loader.segments import Segments
 from tokenriver.loader.stream import Rows
-from tokenriver.loader.train import Batch, Iteration, Raw, TrainLoader
+from tokenriver.loader.train import Batch, Iteration, Marks, Raw, TrainLoader
 
 try:
     import torch
@@ -22,11 +23,20 @@ except ImportError as error:
     raise MissingDependencyError("PyTorch is not installed: pip install 'tokenriver[torch]'") from error
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from numpy.typing import NDArray
 
-__all__ = ["TensorBatch", "TrainDataset", "from_ids", "to_device", "widen"]
+__all__ = [
+    "TensorBatch",
+    "TrainDataset",
+    "document_ids",
+    "document_mask",
+    "document_mask_mod",
+    "from_ids",
+    "to_device",
+    "widen",
+]
 
 IGNORED = -100
 """Target of a padded row: what torch's cross_entropy leaves out by default."""
@@ -56,14 +66,13 @@ class TrainDataset(IterableDataset[tuple[torch.Tensor, torch.Tensor]]):
         worker = get_worker_info()
         number, count = (0, 1) if worker is None else (worker.id, worker.num_workers)
         loader = self.loader
-        first = loader.epoch * loader.steps_per_epoch + loader.step
-        end = None if self.epochs is None else (loader.epoch + self.epochs) * loader.steps_per_epoch
+        start, last = loader.epoch, None if self.epochs is None else loader.epoch + self.epochs
         self._taken, self._resumed = self._resumed, 0
         while True:
-            step = first + number + self._taken * count
-            if end is not None and step >= end:
+            step = loader.step + number + self._taken * count
+            if not loader.has_step(step, epoch=start, before_epoch=last):
                 return
-            batch = loader.batch_at(step)
+            batch = loader.batch_at(step, epoch=start)
             self._taken += 1
             yield _tensors(batch)
 
@@ -91,20 +100,20 @@ class TrainDataset(IterableDataset[tuple[torch.Tensor, torch.Tensor]]):
 
     def state_after(self, batches: int) -> dict[str, Any]:
         """A TrainLoader's state `batches` batches after the start of the pass, counted by whoever received them."""
-        state = self.loader.state_dict()
-        epoch, step = divmod(state["step"] + batches, self.loader.steps_per_epoch)
-        return state | {"epoch": state["epoch"] + epoch, "step": step}
+        return self.loader.state_at(batches)
 
 
 @dataclass(slots=True)
 class TensorBatch:
-    """A Batch as tensors on a device: `inputs` and `targets` [B, T], `mask` bool [B, T] or None."""
+    """A Batch as tensors on a device: `inputs` and `targets` [B, T], the rest as there, None where it is None."""
 
     inputs: torch.Tensor
     targets: torch.Tensor
     epoch: int
     step: int
     mask: torch.Tensor | None = None
+    cu_seqlens: torch.Tensor | None = None
+    position_ids: torch.Tensor | None = None
 
 
 def to_device(
@@ -130,15 +139,10 @@ class _Converted(Iteration["TensorBatch"]):
         width = np.dtype(np.int64 if dtype == torch.int64 else np.int32)
 
         def convert(buffer: Rows, raw: Raw) -> TensorBatch:
-            inputs, targets = (torch.from_numpy(x.astype(width)) for x in loader.split_rows(buffer.array, raw))
-            mask = loader.mask(raw)
-            return TensorBatch(
-                inputs.to(device),
-                targets.to(device),
-                raw.epoch,
-                raw.step,
-                None if mask is None else torch.from_numpy(mask).to(device),
-            )
+            batch = loader.batch(buffer, raw, width)
+            inputs, targets = (torch.from_numpy(x).to(device) for x in (batch.inputs, batch.targets))
+            marks = (batch.mask, batch.cu_seqlens, batch.position_ids)
+            return TensorBatch(inputs, targets, raw.epoch, raw.step, *_on_device(marks, device))
 
         super().__init__(loader, loader.buffer, convert, n_buffers=max(1, loader.prefetch))
 
@@ -161,7 +165,7 @@ class _PinnedRows(Rows):
         super().__init__(n_rows, length, dtype, memory=self.tensor.numpy().view(dtype))
 
 
-class _Staged(Iteration[None]):
+class _Staged(Iteration[Marks]):
     """Batches for CUDA: pinned ring, side stream, one copy of the narrow ids, widening on the device."""
 
     def __init__(self, loader: TrainLoader, device: torch.device, dtype: torch.dtype) -> None:
@@ -173,21 +177,25 @@ class _Staged(Iteration[None]):
             return _PinnedRows(loader.batch_size, loader.seq_len + 1, loader.reader.dtype)
 
         # One buffer more than the thread fills ahead: the one whose copy may still be under way.
-        super().__init__(loader, pinned, lambda _buffer, _raw: None, n_buffers=loader.prefetch + 2)
+        super().__init__(loader, pinned, loader.marks, n_buffers=loader.prefetch + 2)
 
     def __iter__(self) -> _Staged:
         return self
 
     def __next__(self) -> TensorBatch:
-        buffer, raw, _ = self.take()
+        buffer, raw, marks = self.take()
         assert isinstance(buffer, _PinnedRows)
-        mask = self._loader.mask(raw)
         current = torch.cuda.current_stream(self._device)
         with torch.cuda.stream(self._stream):
             ids = buffer.tensor.to(self._device, non_blocking=True)
             copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
             copied.record(self._stream)
             inputs, targets = (widen(part, self._dtype) for part in self._loader.split_rows(ids, raw))
+            if raw.patches is not None:
+                assert isinstance(raw.rows, Segments)
+                row, slot = (torch.from_numpy(raw.rows.patches[:, k].copy()).to(self._device) for k in (0, 1))
+                values = torch.from_numpy(raw.patches[:, 0].astype(np.int64)).to(self._device)
+                targets[row, slot] = values.to(self._dtype)
         current.wait_stream(self._stream)
         for tensor in (inputs, targets):
             tensor.record_stream(current)  # made on the side stream, freed only when the training stream is done
@@ -196,8 +204,37 @@ class _Staged(Iteration[None]):
             event, done = self._in_flight.popleft()
             event.synchronize()
             self.release(done)
-        on_device = None if mask is None else torch.from_numpy(mask).to(self._device)
-        return TensorBatch(inputs, targets, raw.epoch, raw.step, on_device)
+        return TensorBatch(inputs, targets, raw.epoch, raw.step, *_on_device(marks, self._device))
+
+
+def _on_device(
+    marks: tuple[NDArray[Any] | None, ...], device: torch.device
+) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
+    """Mask, cu_seqlens and position ids as tensors."""
+    mask, lengths, places = (None if m is None else torch.from_numpy(m).to(device) for m in marks)
+    return mask, lengths, places
+
+
+def document_ids(position_ids: torch.Tensor) -> torch.Tensor:
+    """Which piece of its row each input belongs to, int64 [B, T], from position ids that restart at each document."""
+    return (position_ids == 0).cumsum(1)
+
+
+def document_mask(position_ids: torch.Tensor) -> torch.Tensor:
+    """Causal attention within documents for scaled_dot_product_attention, bool [B, 1, T, T], True where allowed."""
+    ids = document_ids(position_ids)
+    causal = torch.ones(ids.shape[1], ids.shape[1], dtype=torch.bool, device=ids.device).tril()
+    return ((ids[:, :, None] == ids[:, None, :]) & causal)[:, None]
+
+
+def document_mask_mod(position_ids: torch.Tensor) -> Callable[..., torch.Tensor]:
+    """The same for FlexAttention: a mask_mod (batch, head, query, key) for create_block_mask(mod, B, None, T, T)."""
+    ids = document_ids(position_ids)
+
+    def allowed(b: torch.Tensor, _h: torch.Tensor, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
+        return (q >= k) & (ids[b, q] == ids[b, k])
+
+    return allowed
 
 
 def widen(ids: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:

@@ -9,8 +9,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from tokenriver.errors import UsageError
+from tokenriver.loader.plan import Plan
+from tokenriver.loader.segments import Segments
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -52,7 +55,8 @@ class DocumentPart:
 class RowTrace:
     """A row of a global batch: its rank and row there, its sequence number, and tokens [start, stop) of the split.
 
-    These are T + 1 tokens: T inputs and the last target.
+    These are T + 1 tokens: T inputs and the last target. A packed row's `parts` are its pieces in order, and `start`
+    is its first token in the stream; `sequence` then counts the epoch's rows in their order.
     """
 
     rank: int
@@ -72,9 +76,7 @@ def trace_step(
     touched shards once from their start, to number the documents. Raises UsageError for a step or rank out of range.
     """
     plan = loader.plan
-    more, step = divmod(step, plan.steps_per_epoch)
-    if epoch + more < 0:
-        raise UsageError("step and epoch are 0 or more")
+    epoch, step = loader.settle(epoch, step)
     if rank is not None and not 0 <= rank < plan.world_size:
         raise UsageError(f"rank is in [0, {plan.world_size}), not {rank}")
     if separator is None and loader.data.separator_id is not None:
@@ -83,22 +85,37 @@ def trace_step(
     length = plan.seq_len + 1
     rows = []
     for r in range(plan.world_size) if rank is None else [rank]:
-        starts = plan.for_rank(r).starts(epoch + more, step)[0]
-        rows += [
-            (r, row, start, loader.reader.spans(start, start + length)) for row, start in enumerate(starts.tolist())
-        ]
+        taken = plan.for_rank(r).take(epoch, step)
+        if isinstance(taken, Segments):
+            rows += [(r, row, start, spans) for row, start, spans in _packed_rows(loader, taken)]
+        else:
+            rows += [
+                (r, row, start, loader.reader.spans(start, start + length)) for row, start in enumerate(taken.tolist())
+            ]
     counts = _separators_before(loader, [span for *_, spans in rows for span in spans], separator)
+    first = step * plan.global_batch_size
     return [
         RowTrace(
             r,
             row,
-            start // plan.seq_len,
+            start // plan.seq_len if isinstance(plan, Plan) else first + r * plan.batch_size + row,
             start,
-            start + length,
+            start + length if isinstance(plan, Plan) else start + sum(span.stop - span.start for span in spans),
             tuple(part for span in spans for part in _documents(loader, span, counts, separator)),
         )
         for r, row, start, spans in rows
     ]
+
+
+def _packed_rows(loader: TrainLoader, rows: Segments) -> Iterator[tuple[int, int, list[Span]]]:
+    """(row, first token, spans) of packed rows: every piece is spans of its own."""
+    bounds = np.searchsorted(rows.row, np.arange(rows.n_rows + 1)).tolist()
+    for row, (a, b) in enumerate(pairwise(bounds)):
+        starts, sizes = rows.start[a:b].tolist(), rows.size[a:b].tolist()
+        spans = [
+            span for start, size in zip(starts, sizes, strict=True) for span in loader.reader.spans(start, start + size)
+        ]
+        yield row, starts[0], spans
 
 
 def _separators_before(

@@ -1,0 +1,103 @@
+"""Rows of any kind dealt to ranks in global batches: what packed documents and mixtures share."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
+
+from tokenriver.errors import UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from tokenriver.loader.order import Order
+    from tokenriver.loader.segments import Segments
+
+__all__ = ["DealtPlan", "RowSource"]
+
+
+class RowSource(Protocol):
+    """Rows numbered from 0 in every epoch, any of them found on its own."""
+
+    def n_rows(self, epoch: int) -> int | None:
+        """Rows in an epoch; None when there is no end."""
+
+    def rows(self, epoch: int, first: int, count: int) -> NDArray[np.int64] | Segments:
+        """Rows [first, first + count) of an epoch, fewer at its end."""
+
+
+@dataclass(frozen=True, slots=True)
+class DealtPlan:
+    """Global batch k of an epoch is its source's rows [k·G, k·G + G), and rank r has the r-th part of them.
+
+    The same interface as loader.plan.Plan, for row sources whose epochs differ in length, or never end.
+    """
+
+    source: RowSource
+    n_tokens: int
+    seq_len: int
+    batch_size: int
+    world_size: int
+    rank: int
+    order: Order
+    seed: int
+    drop_last: bool
+    split: str = "train"
+
+    @property
+    def global_batch_size(self) -> int:
+        """Rows that all ranks take together in a step."""
+        return self.batch_size * self.world_size
+
+    def for_rank(self, rank: int) -> DealtPlan:
+        """The same plan as another rank sees it."""
+        return replace(self, rank=rank)
+
+    def steps(self, epoch: int) -> int | None:
+        """Global batches in an epoch, None without an end. Raises UsageError when there is too little for one."""
+        n = self.source.n_rows(epoch)
+        if n is None:
+            return None
+        full, rest = divmod(n, self.global_batch_size)
+        steps = full + (rest > 0 and not self.drop_last)
+        if steps == 0:
+            raise UsageError(
+                f"too little data: a batch needs {self.global_batch_size if self.drop_last else 1:,} rows of "
+                f"{self.seq_len} targets ({self.world_size} ranks x {self.batch_size} rows), but the {self.split} "
+                f"split of {self.n_tokens:,} tokens gives {n:,}"
+            )
+        return steps
+
+    def take(self, epoch: int, step: int) -> NDArray[np.int64] | Segments:
+        """This rank's rows in a step, fewer than `batch_size` only in the last one without `drop_last`."""
+        first = step * self.global_batch_size + self.rank * self.batch_size
+        n = self.source.n_rows(epoch)
+        count = self.batch_size if n is None else max(0, min(self.batch_size, n - first))
+        return self.source.rows(epoch, min(first, first if n is None else n), count)
+
+    def walk(
+        self, epoch: int, step: int, epochs: int | None
+    ) -> Iterator[tuple[int, int, NDArray[np.int64] | Segments]]:
+        """(epoch, step, rows) from a position on; endless when `epochs` is None."""
+        while epochs is None or epoch < epochs:
+            steps = self.steps(epoch)
+            while steps is None or step < steps:
+                yield epoch, step, self.take(epoch, step)
+                step += 1
+            if self.endless_epoch:
+                return
+            epoch, step = epoch + 1, 0
+
+    @property
+    def endless_epoch(self) -> bool:
+        """Whether there is one epoch only, which is the whole run (a mixture)."""
+        return bool(getattr(self.source, "one_run", False))
+
+    def settle(self, epoch: int, step: int) -> tuple[int, int]:
+        """The same position with `step` within its epoch; the end of a run stays where it is."""
+        while (steps := self.steps(epoch)) is not None and step >= steps and not self.endless_epoch:
+            epoch, step = epoch + 1, step - steps
+        return epoch, step

@@ -1,0 +1,171 @@
+"""From what a TrainLoader is given to its data and its plan: one data set or a mixture, packed or not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tokenriver.errors import UsageError
+from tokenriver.loader.dealt import DealtPlan
+from tokenriver.loader.documents import DocumentFinder
+from tokenriver.loader.mixture import Mixture, MixtureRows, OffsetRows
+from tokenriver.loader.packed import WINDOW, PackedRows
+from tokenriver.loader.packing import PACKINGS
+from tokenriver.loader.plan import Plan, check_shape
+from tokenriver.loader.source import ShardSource, resolve
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from tokenriver.loader.dealt import RowSource
+    from tokenriver.loader.order import Order
+    from tokenriver.loader.packing import Packing
+    from tokenriver.loader.source import Source
+
+__all__ = ["Packer", "Setup", "set_up"]
+
+
+@dataclass(frozen=True, slots=True)
+class Packer:
+    """How rows are made of documents, and which marks a batch carries."""
+
+    packing: Packing = "concat"
+    cu_seqlens: bool | int | None = None
+    max_doc_len: int | None = None
+    window: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.packing not in PACKINGS:
+            raise UsageError(f"packing is one of {', '.join(PACKINGS)}, not {self.packing!r}")
+        if self.packing == "concat" and (self.max_doc_len is not None or self.window is not None):
+            raise UsageError("max_doc_len and window belong to packing='bos-aligned' and 'best-fit'")
+        if self.max_doc_len is not None and (self.packing != "bos-aligned" or self.max_doc_len < 1):
+            raise UsageError(f"max_doc_len is for packing='bos-aligned' and at least 1, not {self.max_doc_len}")
+        if self.cu_seqlens not in (None, True, False) and (type(self.cu_seqlens) is not int or self.cu_seqlens < 2):
+            raise UsageError(f"cu_seqlens is True, False or a length of at least 2, not {self.cu_seqlens!r}")
+
+    @property
+    def marks(self) -> bool:
+        """Whether batches carry cu_seqlens and position ids: by default where documents are packed."""
+        return self.packing != "concat" if self.cu_seqlens is None else bool(self.cu_seqlens)
+
+    @property
+    def fixed_length(self) -> int | None:
+        """The fixed number of cu_seqlens, None where each batch has as many as it needs."""
+        return None if self.cu_seqlens in (None, True, False) else int(self.cu_seqlens or 0)
+
+
+@dataclass(slots=True)
+class Setup:
+    """A loader's data, plan, and what knows its documents."""
+
+    data: ShardSource
+    plan: Plan | DealtPlan
+    packer: Packer
+    packed: list[PackedRows] = field(default_factory=list)
+    mixture: MixtureRows | None = None
+    parts: dict[str, ShardSource] = field(default_factory=dict)
+    finders: list[tuple[DocumentFinder, int]] = field(default_factory=list)
+
+    def starts(self) -> NDArray[np.int64]:
+        """Where documents begin in the joined stream, int64; waits for them where they are still looked for."""
+        return np.concatenate([finder.get().starts[:-1] + base for finder, base in self.finders])
+
+    def fragments(self) -> set[int]:
+        """First tokens of documents that begin outside their split, so without a separator."""
+        return {base for finder, base in self.finders if finder.get().fragment}
+
+
+def set_up(
+    source: Source | Mixture,
+    *,
+    packer: Packer,
+    split: str,
+    separator: int | None,
+    seq_len: int,
+    batch_size: int,
+    world_size: int,
+    rank: int,
+    order: Order,
+    seed: int,
+    drop_last: bool,
+) -> Setup:
+    """Resolve the source and make the plan. Raises what TrainLoader says."""
+    shape: dict[str, Any] = {"seq_len": seq_len, "order": order, "seed": seed}
+    deal: dict[str, Any] = {**shape, "batch_size": batch_size, "world_size": world_size, "rank": rank}
+    if not isinstance(source, Mixture):
+        data = _with_separator(resolve(source, split=split), separator)
+        if packer.packing == "concat":
+            plan = Plan(n_tokens=data.n_tokens, drop_last=drop_last, split=split, **deal)
+            finders = [(DocumentFinder(data), 0)] if packer.marks and data.separator_id is None else []
+            return Setup(data, plan, packer, finders=finders)
+    parts = (
+        {name: _with_separator(resolve(s.path, split=split), separator) for name, s in source.sources.items()}
+        if isinstance(source, Mixture)
+        else {"": data}
+    )
+    joined = _join(parts, split)
+    rows: list[RowSource] = []
+    setup = Setup(joined, None, packer, parts=parts)  # type: ignore[arg-type]
+    base = 0
+    for part in parts.values():
+        if packer.packing == "concat":
+            own = Plan(n_tokens=part.n_tokens, drop_last=True, split=split, batch_size=1, world_size=1, rank=0, **shape)
+            rows.append(OffsetRows(own, base))
+            if packer.marks and part.separator_id is None:
+                setup.finders.append((DocumentFinder(part), base))
+        else:
+            finder = DocumentFinder(part)
+            setup.finders.append((finder, base))
+            window = packer.window or WINDOW
+            packed = PackedRows(
+                finder, packing=packer.packing, max_doc_len=packer.max_doc_len, window=window, base=base, **shape
+            )
+            setup.packed.append(packed)
+            rows.append(packed)
+        base += part.n_tokens
+    row_source = rows[0]
+    if isinstance(source, Mixture):
+        setup.mixture = row_source = MixtureRows(source, rows, global_batch_size=max(1, batch_size * world_size))
+    setup.plan = DealtPlan(source=row_source, n_tokens=joined.n_tokens, drop_last=drop_last, split=split, **deal)
+    check_shape(setup.plan)
+    if all(finder.ready for finder, _ in setup.finders):
+        setup.plan.steps(0)
+    return setup
+
+
+def _with_separator(data: ShardSource, separator: int | None) -> ShardSource:
+    """The data with the separator that the user gave, which must not contradict what is recorded."""
+    if separator is None or data.separator_id == separator:
+        return data
+    if data.separator_id is not None:
+        raise UsageError(f"separator={separator}, but {data.manifest} says {data.separator_id}")
+    return replace(data, separator_id=separator)
+
+
+def _join(parts: dict[str, ShardSource], split: str) -> ShardSource:
+    """All shards in one stream. Raises UsageError for two data sets that no one model could read."""
+    sources = list(parts.items())
+    first_name, first = sources[0]
+    if len(sources) == 1:
+        return first
+    for name, part in sources[1:]:
+        for what, mine, other in (
+            ("tokenizer", first.tokenizer, part.tokenizer),
+            ("separator", first.separator_id, part.separator_id),
+        ):
+            known = mine is not None and other is not None
+            if (known and mine != other) or (what == "separator" and mine != other):
+                raise UsageError(
+                    f"{first_name} and {name} cannot be mixed: their {what}s are {mine} and {other}; build both with "
+                    "the same tokenizer"
+                )
+    return ShardSource(
+        split,
+        tuple(shard for _, part in sources for shard in part.shards),
+        tokenizer=first.tokenizer,
+        separator_id=first.separator_id,
+        separator_position=first.separator_position,
+    )
