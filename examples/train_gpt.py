@@ -2,6 +2,7 @@
 
     python examples/train_gpt.py --data quickstart/tokens/byte/python-docs --tokenizer byte --steps 200
     python examples/train_gpt.py --data … --tokenizer byte --steps 400 --resume
+    python examples/train_gpt.py --data … --tokenizer byte --packing best-fit
 
 The checkpoint holds the model, the optimizer and the loader's state; everything else is a function of the seed.
 """
@@ -11,7 +12,9 @@ from __future__ import annotations
 import argparse
 import json
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +23,7 @@ from torch import nn
 from torch.nn import functional
 
 from tokenriver import TrainLoader
-from tokenriver.torch import to_device
+from tokenriver.torch import TensorBatch, document_mask, document_mask_mod, to_device
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -37,6 +40,23 @@ class Shape:
     n_embd: int
 
 
+Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor]
+"""Attention [B, heads, T, C] of queries, keys and values."""
+
+
+def attention(batch: TensorBatch) -> Attend:
+    """Causal attention, within documents where the batch marks them."""
+    if batch.position_ids is None:
+        return partial(functional.scaled_dot_product_attention, is_causal=True)
+    if batch.inputs.device.type == "cuda":
+        from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+        b, t = batch.inputs.shape
+        blocks = create_block_mask(document_mask_mod(batch.position_ids), b, None, t, t, device=batch.inputs.device)
+        return partial(flex_attention, block_mask=blocks)
+    return partial(functional.scaled_dot_product_attention, attn_mask=document_mask(batch.position_ids))
+
+
 class Block(nn.Module):
     """Attention and a feed-forward net, each added to the stream after a norm."""
 
@@ -50,11 +70,11 @@ class Block(nn.Module):
             nn.Linear(shape.n_embd, 4 * shape.n_embd), nn.GELU(), nn.Linear(4 * shape.n_embd, shape.n_embd)
         )
 
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
+    def forward(self, x: torch.Tensor, attend: Attend) -> torch.Tensor:
         b, t, c = x.shape
         heads = (b, t, self.n_head, c // self.n_head)
         q, k, v = (part.view(heads).transpose(1, 2) for part in self.qkv(self.norm_1(x)).split(c, dim=2))
-        attended = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        attended = attend(q, k, v)
         x = x + self.out(attended.transpose(1, 2).reshape(b, t, c))
         return x + self.feed(self.norm_2(x))
 
@@ -66,17 +86,22 @@ class GPT(nn.Module):
         super().__init__()
         self.tokens = nn.Embedding(shape.vocab_size, shape.n_embd)
         self.positions = nn.Embedding(shape.seq_len, shape.n_embd)
-        self.blocks = nn.Sequential(*(Block(shape) for _ in range(shape.n_layer)))
+        self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.n_layer))
         self.norm = nn.LayerNorm(shape.n_embd)
         for embedding in (self.tokens, self.positions):
             nn.init.normal_(embedding.weight, std=0.02)
 
-    def forward(self, inputs: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
-        """Loss of every target, nats, [B, T]."""
-        positions = torch.arange(inputs.shape[1], device=inputs.device)
-        x = self.norm(self.blocks(self.tokens(inputs) + self.positions(positions)))
-        logits = functional.linear(x, self.tokens.weight)
-        return functional.cross_entropy(logits.flatten(0, 1), targets.flatten(), reduction="none").view_as(targets)
+    def forward(self, batch: TensorBatch) -> torch.Tensor:
+        """Loss of every target that counts, nats, [n]."""
+        positions, attend = batch.position_ids, attention(batch)
+        if positions is None:
+            positions = torch.arange(batch.inputs.shape[1], device=batch.inputs.device)
+        x = self.tokens(batch.inputs) + self.positions(positions)
+        for block in self.blocks:
+            x = block(x, attend)
+        logits = functional.linear(self.norm(x), self.tokens.weight)
+        losses = functional.cross_entropy(logits.flatten(0, 1), batch.targets.flatten(), reduction="none")
+        return losses if batch.mask is None else losses[batch.mask.flatten()]
 
 
 def bytes_per_token(loader: TrainLoader, tokenizer: str) -> float:
@@ -103,8 +128,7 @@ def validate(model: GPT, options: argparse.Namespace, device: torch.device) -> t
     nats = torch.zeros((), device=device, dtype=torch.float64)
     targets = 0
     for batch in to_device(loader, device):
-        losses = model(batch.inputs, batch.targets)
-        kept = losses if batch.mask is None else losses[batch.mask]
+        kept = model(batch)
         nats += kept.sum(dtype=torch.float64)
         targets += kept.numel()
     return float(nats) / targets, bytes_per_token(loader, options.tokenizer)
@@ -126,6 +150,7 @@ def parse_arguments(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--tokenizer", default="byte", help="used for bits per byte where the build left no record")
     parser.add_argument("--checkpoint", type=Path, default=Path("checkpoint.pt"))
     parser.add_argument("--resume", action="store_true", help="go on from the checkpoint")
+    parser.add_argument("--packing", default="concat", choices=["concat", "bos-aligned", "best-fit"])
     parser.add_argument("--device", default="cuda" if torch.cuda.is_available() else "cpu")
     for name, default in (("steps", 200), ("batch-size", 16), ("seq-len", 128), ("eval-every", 100), ("seed", 0)):
         parser.add_argument(f"--{name}", type=int, default=default)
@@ -139,7 +164,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parse_arguments(arguments)
     device = torch.device(options.device)
     torch.manual_seed(options.seed)
-    loader = TrainLoader(options.data, batch_size=options.batch_size, seq_len=options.seq_len, seed=options.seed)
+    loader = TrainLoader(
+        options.data, batch_size=options.batch_size, seq_len=options.seq_len, seed=options.seed, packing=options.packing
+    )
     manifest = json.loads((Path(options.data) / "_MANIFEST.json").read_text())
     shape = Shape(manifest["vocab_size"], options.seq_len, options.n_layer, options.n_head, options.n_embd)
     model = GPT(shape).to(device)
@@ -156,7 +183,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for batch in to_device(loader, device):
         if step >= options.steps:
             break
-        loss = model(batch.inputs, batch.targets).mean()
+        loss = model(batch).mean()
         optimizer.zero_grad()
         loss.backward()
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)

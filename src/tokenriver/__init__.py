@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from tokenriver.evals.scoring import Scores, score
     from tokenriver.hub.download import DownloadSummary, download
     from tokenriver.hub.publish import PublishSummary, publish
+    from tokenriver.loader.mixture import Mixture
     from tokenriver.loader.train import Batch, TrainLoader
     from tokenriver.recipes.engine import run_recipe
     from tokenriver.recipes.options import RecipeOptions
@@ -56,6 +57,7 @@ _HOMES = {
     "HubError": "errors",
     "IntegrityError": "errors",
     "MissingDependencyError": "errors",
+    "Mixture": "loader.mixture",
     "PublishSummary": "hub.publish",
     "RecipeOptions": "recipes.options",
     "ResumeError": "errors",
@@ -99,6 +101,7 @@ __all__ = [
     "HubError",
     "IntegrityError",
     "MissingDependencyError",
+    "Mixture",
     "PublishSummary",
     "RecipeOptions",
     "ResumeError",

@@ -20,6 +20,7 @@ COMMANDS = [
     "golf",
     "index",
     "inspect",
+    "mix",
     "publish",
     "recipe",
     "tokenizer-file",

@@ -16,6 +16,7 @@ import pytest
 from positions import write_data_set
 
 from tokenriver import write_shard
+from tokenriver.shards.index import index_path
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -40,6 +41,8 @@ def text_set(tmp_path: Path) -> Path:
     for file in manifest["files"]:
         facts = write_shard(root / file["name"], text[at : at + file["n_tokens"]], vocab_size=256)
         file["sha256"], at = facts.sha256, at + file["n_tokens"]
+        ends = np.append(np.cumsum(np.arange(5, 45)), file["n_tokens"])
+        ends.astype("<u8").tofile(index_path(root / file["name"]))
     (root / "_MANIFEST.json").write_text(json.dumps(manifest | {"vocab_size": 256}))
     return root
 
@@ -56,11 +59,25 @@ def train_gpt(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return module
 
 
+@pytest.mark.parametrize("packing", ["concat", "best-fit"])
 def test_training_stopped_twice_has_the_same_losses(
-    train_gpt: ModuleType, text_set: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    train_gpt: ModuleType, text_set: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], packing: str
 ) -> None:
     words = ["--data", str(text_set), "--tokenizer", "byte", "--device", "cpu", "--eval-every", "1000"]
-    words += ["--batch-size", "4", "--seq-len", "32", "--n-layer", "1", "--n-head", "2", "--n-embd", "16"]
+    words += [
+        "--packing",
+        packing,
+        "--batch-size",
+        "4",
+        "--seq-len",
+        "32",
+        "--n-layer",
+        "1",
+        "--n-head",
+        "2",
+        "--n-embd",
+        "16",
+    ]
 
     def train(steps: int, checkpoint: str, *more: str) -> str:
         train_gpt.main([*words, "--steps", str(steps), "--checkpoint", str(tmp_path / checkpoint), *more])

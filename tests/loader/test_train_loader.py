@@ -164,7 +164,7 @@ def test_the_last_partial_batch_is_padded_and_masked_on_request(data_set: DataSe
             assert not batch.targets[~real].any()
             rows += batch.inputs[real, 0].tolist()
         assert sorted(rows) == [7 * i for i in range(10)]
-        assert loaders[0].ledger()["padded"] == 6 * 7
+        assert loaders[0].ledger()["padding"] == 6 * 7
 
 
 @settings(deadline=None, max_examples=30)

@@ -24,6 +24,7 @@ from tokenriver.cli.eval import eval_app
 from tokenriver.cli.golf import golf_app
 from tokenriver.cli.index import index_command
 from tokenriver.cli.inspect import inspect_command
+from tokenriver.cli.mix import mix_app
 from tokenriver.cli.publish import publish_command
 from tokenriver.cli.recipe import recipe_command
 from tokenriver.cli.stopping import StoppedError, stop_of, terminable
@@ -56,6 +57,7 @@ app.add_typer(eval_app, name="eval")
 app.command("tokenizer-file")(tokenizer_file_command)
 app.command("bpb-audit")(bpb_audit_command)
 app.command("trace")(trace_command)
+app.add_typer(mix_app, name="mix")
 app.add_typer(golf_app, name="golf")
 app.command("download")(download_command)
 app.command("publish")(publish_command)

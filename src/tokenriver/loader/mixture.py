@@ -225,6 +225,10 @@ class MixtureRows:
         cap = list(self.mixture.sources.values())[source].max_epochs or 1
         return sum(self._parts[source].n_rows(e) or 0 for e in range(cap))
 
+    def rows_of(self, source: int, epoch: int) -> int:
+        """Rows in an epoch of a source."""
+        return self._parts[source].n_rows(epoch) or 0
+
     def epoch_of(self, source: int, row: int) -> tuple[int, int]:
         """(epoch, row in it) of a source's row."""
         ends = self._epochs[source]

@@ -119,7 +119,7 @@ def set_up(
         else:
             finder = DocumentFinder(part)
             setup.finders.append((finder, base))
-            window = packer.window or WINDOW
+            window = WINDOW if packer.window is None else packer.window
             packed = PackedRows(
                 finder, packing=packer.packing, max_doc_len=packer.max_doc_len, window=window, base=base, **shape
             )

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tokenriver.loader.mixture import Mixture
+    from tokenriver.loader.mixture import Mixture, MixtureRows
     from tokenriver.loader.order import Order
     from tokenriver.loader.packing import Packing
 
@@ -160,6 +160,14 @@ class TrainLoader:
         lambda self: self.plan.steps(self.epoch),
         doc="Global batches in the current epoch (packed, shuffled epochs differ by a few); None without an end.",
     )
+
+    @property
+    def mixture_rows(self) -> MixtureRows:
+        """The rows of the loader's mixture. Raises UsageError without one."""
+        if self._setup.mixture is None:
+            raise UsageError("this loader reads one data set, not a mixture")
+        return self._setup.mixture
+
     packing = property(lambda self: self._setup.packer.packing, doc="How documents become rows.")
     n_tokens = property(lambda self: self.data.n_tokens, doc="Tokens in the split.")
     fingerprint = property(lambda self: self._fingerprint, doc="What identifies the data in a saved state.")

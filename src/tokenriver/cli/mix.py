@@ -1,0 +1,71 @@
+"""`tokenriver mix`: what a mixture of data sets will show in a run."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from tokenriver.files import human_count
+
+if TYPE_CHECKING:
+    from tokenriver.loader.mix_plan import MixPlan, PhasePlan
+
+__all__ = ["mix_app"]
+
+mix_app = typer.Typer(help="Mixtures of data sets.", no_args_is_help=True, rich_markup_mode=None)
+
+
+@mix_app.callback()
+def _mix() -> None:
+    """Mixtures of data sets."""
+
+
+@mix_app.command("plan")
+def mix_plan_command(
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The mixture, a TOML file.", show_default=False)],
+    steps: Annotated[int, typer.Option("--steps", min=1, help="Steps of the run.")],
+    batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Rows of all ranks in a step.")] = 512,
+    seq_len: Annotated[int, typer.Option("--seq-len", min=1, help="Targets per row.")] = 1024,
+    split: Annotated[str, typer.Option("--split", help="train or val.")] = "train",
+    packing: Annotated[str, typer.Option("--packing", help="concat, bos-aligned or best-fit.")] = "concat",
+    plot: Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Draw it, as PNG, SVG or PDF.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
+) -> None:
+    """Show what will be seen, without reading data: tokens, epochs and share per source and phase."""
+    from tokenriver.loader.mix_plan import draw_mixture, plan_mixture
+    from tokenriver.loader.mixture import Mixture
+
+    mixture = Mixture(file)
+    options: dict[str, Any] = {"batch_size": batch_size, "seq_len": seq_len, "split": split, "packing": packing}
+    options |= {"rank": 0, "world_size": 1}
+    plan = plan_mixture(mixture, steps=steps, **options)
+    if plot is not None:
+        draw_mixture(mixture, plot, steps=steps, **options)
+    if as_json:
+        print(json.dumps(asdict(plan), indent=2))
+        return
+    _print_plan(plan, steps)
+
+
+def _print_plan(plan: MixPlan, asked: int) -> None:
+    names = [source.name for source in plan.total.sources]
+    width = max(6, *map(len, names))
+    for phase in plan.phases:
+        _print_phase(f"steps {phase.start:,} to {phase.stop - 1:,}", phase, width)
+    if len(plan.phases) != 1:
+        _print_phase(f"all {plan.steps:,} steps", plan.total, width)
+    print(f"{human_count(plan.tokens)} tokens in {human_count(plan.steps)} steps")
+    if plan.steps < asked:
+        print(f"the sources are used up after {human_count(plan.steps)} of {human_count(asked)} steps")
+
+
+def _print_phase(title: str, phase: PhasePlan, width: int) -> None:
+    print(title)
+    print(f"  {'source':<{width}} {'tokens':>18} {'share':>8} {'epochs':>8}")
+    for source in phase.sources:
+        note = "  used up" if source.used_up else ""
+        print(f"  {source.name:<{width}} {source.tokens:>18,} {source.share:>8.2%} {source.epochs:>8.2f}{note}")

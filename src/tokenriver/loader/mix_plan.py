@@ -1,0 +1,105 @@
+"""What a mixture will show in a run, without reading data: tokens, epochs and shares of each source, phase by phase."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from tokenriver.errors import MissingDependencyError, UsageError
+from tokenriver.loader.train import TrainLoader
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tokenriver.loader.mixture import Mixture
+
+__all__ = ["MixPlan", "PhasePlan", "SourcePlan", "draw_mixture", "plan_mixture"]
+
+_POINTS = 400
+"""Steps at which a picture's curves are computed."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourcePlan:
+    """One source in one phase: its rows and targets there, its share of the phase, and its epochs by the phase's end."""
+
+    name: str
+    rows: int
+    tokens: int
+    share: float
+    epochs: float
+    used_up: bool
+
+
+@dataclass(frozen=True, slots=True)
+class PhasePlan:
+    """Steps [start, stop) with the same weights."""
+
+    start: int
+    stop: int
+    sources: tuple[SourcePlan, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MixPlan:
+    """A run: its steps (fewer than asked for where the sources are used up before), its phases, and all of it."""
+
+    steps: int
+    tokens: int
+    phases: tuple[PhasePlan, ...]
+    total: PhasePlan
+
+
+def plan_mixture(mixture: Mixture, *, steps: int, **options: Any) -> MixPlan:
+    """The plan of a run of `steps` steps; `options` are TrainLoader's. Only headers (and document indexes) are read."""
+    if steps < 1:
+        raise UsageError(f"steps is at least 1, not {steps}")
+    loader = TrainLoader(mixture, prefetch=0, **options)
+    end = loader.plan.steps(0)
+    steps = steps if end is None else min(steps, end)
+    edges = sorted({0, steps, *(step for step, _ in mixture.phases if step < steps)})
+    phases = tuple(_phase(loader, a, b) for a, b in zip(edges[:-1], edges[1:], strict=True))
+    tokens = steps * loader.global_batch_size * loader.seq_len
+    return MixPlan(steps, tokens, phases, _phase(loader, 0, steps))
+
+
+def _phase(loader: TrainLoader, start: int, stop: int) -> PhasePlan:
+    mixed = loader.mixture_rows
+    before, after = mixed.counts(start), mixed.counts(stop)
+    rows = sum(after) - sum(before)
+    sources = []
+    for i, name in enumerate(mixed.names):
+        epoch, row = mixed.epoch_of(i, after[i])
+        part = mixed.rows_of(i, epoch)
+        n = after[i] - before[i]
+        used_up = mixed.schedule.used_up.get(i, sum(after) + 1) <= sum(after)
+        sources.append(SourcePlan(name, n, n * loader.seq_len, n / max(1, rows), epoch + row / part, used_up))
+    return PhasePlan(start, stop, tuple(sources))
+
+
+def draw_mixture(mixture: Mixture, path: Path, *, steps: int, **options: Any) -> None:
+    """A picture of each source's share of the steps and of its tokens so far; the format is the path's ending.
+
+    Raises MissingDependencyError, naming the extra, without matplotlib.
+    """
+    try:
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise MissingDependencyError("matplotlib is not installed: pip install 'tokenriver[report]'") from error
+    loader = TrainLoader(mixture, prefetch=0, **options)
+    end = loader.plan.steps(0)
+    steps = steps if end is None else min(steps, end)
+    points = sorted({round(k * steps / _POINTS) for k in range(_POINTS + 1)})
+    counts = [loader.mixture_rows.counts(step) for step in points]
+    figure = Figure(figsize=(8, 6), layout="constrained")
+    shares, totals = figure.subplots(2, 1, sharex=True)
+    middles = [(a + b) / 2 for a, b in zip(points[:-1], points[1:], strict=True)]
+    stacked = []
+    for i, name in enumerate(loader.mixture_rows.names):
+        stacked.append([(b[i] - a[i]) / max(1, sum(b) - sum(a)) for a, b in zip(counts[:-1], counts[1:], strict=True)])
+        totals.plot(points, [c[i] * loader.seq_len / 1e6 for c in counts], label=name)
+    shares.stackplot(middles, stacked, labels=loader.mixture_rows.names)
+    shares.set(ylabel="share of tokens", ylim=(0, 1))
+    totals.set(xlabel="step", ylabel="tokens so far, millions")
+    totals.legend()
+    figure.savefig(path)

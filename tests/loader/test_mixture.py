@@ -1,0 +1,264 @@
+"""Mixtures: each source within one row of its share, any position on its own, and what changes keep."""
+
+from __future__ import annotations
+
+import json
+import sys
+from fractions import Fraction
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from packing_cases import joined, write_documents
+
+from tokenriver import FormatError, Mixture, ResumeError, TrainLoader, UsageError, write_shard
+from tokenriver.cli import main
+from tokenriver.loader.interleave import MAX_DENOMINATOR, Schedule, whole_weights
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+WEIGHTS = st.lists(st.integers(0, 40), min_size=1, max_size=6)
+
+
+@settings(deadline=None, max_examples=150)
+@given(data=st.data(), n=st.integers(1, 6))
+def test_after_any_row_each_source_is_within_one_row_of_its_share(data: st.DataObject, n: int) -> None:
+    weights = st.lists(st.integers(0, 40), min_size=n, max_size=n).filter(any)
+    starts = sorted({0, *data.draw(st.lists(st.integers(1, 120), max_size=3))})
+    phases = [(start, data.draw(weights)) for start in starts]
+    schedule = Schedule(phases, caps=[None] * n)
+    dealt = schedule.sources(0, 300).tolist()
+    counts, share = [0] * n, [Fraction(0)] * n
+    for k, source in enumerate(dealt):
+        now = next(w for start, w in reversed(phases) if start <= k)
+        counts[source] += 1
+        share = [s + Fraction(w, sum(now)) for s, w in zip(share, now, strict=True)]
+        assert all(abs(c - s) < 1 for c, s in zip(counts, share, strict=True))
+    first, stop = sorted([data.draw(st.integers(0, 300)), data.draw(st.integers(0, 300))])
+    assert schedule.sources(first, stop).tolist() == dealt[first:stop]
+    assert schedule.counts(first) == [dealt[:first].count(i) for i in range(n)]
+
+
+@settings(deadline=None, max_examples=80)
+@given(data=st.data(), n=st.integers(1, 4), stop=st.booleans())
+def test_a_source_that_is_used_up_gives_no_more(data: st.DataObject, n: int, stop: bool) -> None:
+    weights = data.draw(st.lists(st.integers(1, 9), min_size=n, max_size=n))
+    caps = data.draw(st.lists(st.none() | st.integers(1, 50), min_size=n, max_size=n))
+    schedule = Schedule([(0, weights)], caps=caps, stop=stop)
+    rows = 400 if schedule.total is None else schedule.total
+    counts = [schedule.sources(0, rows).tolist().count(i) for i in range(n)]
+    assert schedule.counts(rows) == counts
+    assert all(cap is None or count <= cap for cap, count in zip(caps, counts, strict=True))
+    if stop and any(cap is not None for cap in caps):
+        assert any(cap == count for cap, count in zip(caps, counts, strict=True))
+    if not stop and None not in caps:
+        assert counts == caps
+
+
+def test_weights_are_exact_fractions_while_they_are_small_enough() -> None:
+    assert whole_weights({"a": 0.7, "b": 0.2, "c": 0.1}) == {"a": 7, "b": 2, "c": 1}
+    rounded = whole_weights({"a": 0.123456789, "b": 1e-12, "c": 0})
+    assert sum(rounded.values()) == MAX_DENOMINATOR
+    assert rounded["b"] == 1
+    assert rounded["c"] == 0
+    far = Schedule([(0, list(whole_weights({"a": 0.4999, "b": 0.5001}).values()))], caps=[None, None])
+    assert abs(far.counts(10**12)[0] - 0.4999 * 10**12) < 1
+    for bad in ({"a": -1}, {"a": 0}, {"a": "x"}, {}):
+        with pytest.raises(UsageError):
+            whole_weights(bad)
+
+
+def make_sources(root: Path, sizes: dict[str, int]) -> dict[str, Path]:
+    """Data sets whose ids count from 10,000 · (k + 1), so that each id names its source and place."""
+    paths = {}
+    for k, (name, size) in enumerate(sizes.items()):
+        paths[name] = root / f"{name}_train_000000.bin"
+        root.mkdir(parents=True, exist_ok=True)
+        write_shard(paths[name], np.arange(size) + 10_000 * (k + 1), variant="uint32")
+    return paths
+
+
+def rows_of(batches: Any) -> list[list[int]]:
+    return [batch.inputs[:, 0].tolist() for batch in batches]
+
+
+OPTIONS: dict[str, Any] = {"batch_size": 4, "seq_len": 5, "order": "sequential", "cu_seqlens": None}
+
+
+def test_every_source_is_read_in_its_own_order_and_repeats(tmp_path: Path) -> None:
+    paths = make_sources(tmp_path, {"a": 101, "b": 51})
+    loader = TrainLoader(Mixture({"a": (paths["a"], 3), "b": (paths["b"], 1)}), **OPTIONS)
+    rows = np.array(rows_of(islice(loader, 40))).ravel()
+    a, b = rows[rows < 20_000] - 10_000, rows[rows >= 20_000] - 20_000
+    assert (len(a), len(b)) == (120, 40)
+    assert a.tolist() == [5 * (k % 20) for k in range(120)]
+    assert b.tolist() == [5 * (k % 10) for k in range(40)]
+    ledger = loader.ledger()
+    assert ledger["sources"]["a"] == {"tokens": 101, "rows": 120, "targets": 600, "epoch": 6, "row": 0, "share": 0.75}
+    assert loader.steps_per_epoch is None
+    assert "mixture of a, b" in repr(loader)
+
+
+@pytest.mark.parametrize("packing", ["concat", "best-fit", "bos-aligned"])
+def test_the_same_global_batches_for_every_world_size_and_any_resume(tmp_path: Path, packing: str) -> None:
+    rng = np.random.default_rng(1)
+    mixed = {}
+    for name, weight in (("a", 5), ("b", 2), ("c", 0.5)):
+        folder = write_documents(tmp_path / name, rng.integers(1, 20, 40).tolist())[0][0].parent
+        mixed[name] = (folder, weight)
+    mixture = Mixture(
+        mixed, phases=[(10, {"a": 1, "c": 1}), (20, {"b": 1, "c": 3})], max_epochs={"c": 1}, exhausted="continue"
+    )
+    words = {**OPTIONS, "order": "shuffled", "packing": packing, "separator": 0, "seed": 4}
+
+    def loader(rank: int, world: int) -> TrainLoader:
+        return TrainLoader(mixture, **{**words, "batch_size": 12 // world, "rank": rank, "world_size": world})
+
+    expected = [(b.step, b.inputs.tolist(), b.targets.tolist()) for b in islice(loader(0, 1), 40)]
+    state, got = loader(0, 1).state_dict(), []
+    for run, world in [(7, 2), (0, 1), (1, 4), (13, 3), (19, 1)]:
+        parts, last = [], state
+        for rank in range(world):
+            one = loader(rank, world)
+            one.load_state_dict(json.loads(json.dumps(state)))
+            assert one.state_dict() == state
+            parts.append([(b.step, b.inputs.tolist(), b.targets.tolist()) for b in islice(one, run)])
+            last = one.state_dict()
+        state = last
+        got += [(p[0][0], joined(q[1] for q in p), joined(q[2] for q in p)) for p in zip(*parts, strict=True)]
+    assert got == expected
+    assert [loader(0, 1).batch_at(k).inputs.tolist() for k in (0, 11, 39)] == [expected[k][1] for k in (0, 11, 39)]
+    assert set(state["sources"]) == {"a", "b", "c"}
+    assert state["sources"]["c"] == -1
+    assert all(type(n) is int for n in state["sources"].values())
+
+
+def test_a_source_added_later_begins_at_its_start_and_the_others_go_on(tmp_path: Path) -> None:
+    paths = make_sources(tmp_path, {"a": 1001, "b": 1001, "c": 1001})
+    old = TrainLoader(Mixture({"a": (paths["a"], 1), "b": (paths["b"], 1)}), **OPTIONS)
+    seen = np.array(rows_of(islice(old, 10))).ravel()
+    new_mixture = Mixture({"a": (paths["a"], 1), "b": (paths["b"], 1), "c": (paths["c"], 2)}, max_epochs={"b": 1})
+    new = TrainLoader(new_mixture, **OPTIONS)
+    with pytest.raises(ResumeError, match=r"mixture\.weights was"):
+        new.load_state_dict(old.state_dict())
+    new.load_state_dict(old.state_dict(), allow_change="mixture")
+    rows = np.array(rows_of(islice(new, 10))).ravel()
+    for base, begin, n in ((10_000, 20, 10), (20_000, 20, 10), (30_000, 0, 20)):
+        own = rows[(rows >= base) & (rows < base + 10_000)] - base
+        assert own.tolist() == [5 * k for k in range(begin, begin + n)]
+    assert not set(seen.tolist()) & set(rows.tolist())
+    state = new.state_dict()
+    assert state["sources"] == {"a": 30, "b": 30, "c": 20}
+    assert state["mixture_step"] == 10
+    again = TrainLoader(new_mixture, **OPTIONS)
+    again.load_state_dict(json.loads(json.dumps(state)))
+    assert rows_of(islice(again, 200)) == rows_of(islice(new, 200))
+    late = again.state_dict()
+    assert late["sources"]["b"] == -1 - 20  # used up: what it had given when this schedule began
+    last = TrainLoader(new_mixture, **OPTIONS)
+    last.load_state_dict(late)
+    assert last.state_dict() == late
+    assert rows_of(islice(last, 20)) == rows_of(islice(again, 20))
+
+
+def test_the_run_ends_where_a_source_is_used_up_if_that_was_chosen(tmp_path: Path) -> None:
+    paths = make_sources(tmp_path, {"a": 101, "b": 501})
+    mixture = Mixture({"a": (paths["a"], 1, 2), "b": (paths["b"], 1)}, exhausted="stop")
+    loader = TrainLoader(mixture, **OPTIONS)
+    batches = list(loader)
+    assert len(batches) == loader.steps_per_epoch == 79 // 4
+    assert list(loader) == []
+    again = TrainLoader(mixture, **OPTIONS)
+    again.load_state_dict(loader.state_dict())
+    assert list(again) == []
+    with pytest.raises(UsageError, match="no step"):
+        loader.batch_at(len(batches))
+    both = Mixture({"a": (paths["a"], 1), "b": (paths["b"], 1)}, max_epochs=1)
+    rows = np.array(rows_of(TrainLoader(both, **OPTIONS))).ravel()
+    assert len(rows) == len(set(rows.tolist())) == 120
+
+
+def test_changed_data_or_contradicting_words_are_refused_by_name(tmp_path: Path) -> None:
+    paths = make_sources(tmp_path, {"a": 201, "b": 201})
+    mixture = Mixture({"a": (paths["a"], 1), "b": (paths["b"], 1)})
+    loader = TrainLoader(mixture, **OPTIONS)
+    state = loader.state_dict()
+    plain = TrainLoader(paths["a"], **OPTIONS)
+    with pytest.raises(ResumeError, match="mixture was a mixture, here it is one data set"):
+        plain.load_state_dict(state)
+    with pytest.raises(ResumeError, match="mixture was one data set"):
+        loader.load_state_dict(plain.state_dict())
+    write_shard(paths["b"], np.arange(301), variant="uint32")
+    with pytest.raises(ResumeError, match="b: the data changed: the number of tokens"):
+        TrainLoader(mixture, **OPTIONS).load_state_dict(state)
+    with pytest.raises(ResumeError):
+        loader.load_state_dict(state | {"sources": {"a": 7, "b": 0}})
+    for words in ({"phases": [(0, {})]}, {"phases": [(3, {"x": 1})]}, {"max_epochs": {"x": 1}}, {"max_epochs": 0}):
+        with pytest.raises(UsageError):
+            Mixture({"a": (paths["a"], 1)}, **words)
+    for sources in ({}, {"a": "path"}, {"a": {"path": "p"}}, {"a": ("p", 0)}):
+        with pytest.raises(UsageError):
+            Mixture(sources)
+    with pytest.raises(UsageError, match="no epochs"):
+        TrainLoader(mixture, **OPTIONS, epochs=1)
+
+
+TOML = """
+[sources.web]
+path = "web_train_000000.bin"
+weight = 0.75
+[sources.code]
+path = "code_train_000000.bin"
+weight = 0.25
+max_epochs = 3
+[[phases]]
+step = 20
+weights = {code = 1, web = 1}
+"""
+
+
+def test_a_mixture_is_read_from_toml_and_planned_without_reading(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_sources(tmp_path, {"web": 2001, "code": 201})
+    (tmp_path / "mix.toml").write_text(TOML)
+    words = ["mix", "plan", str(tmp_path / "mix.toml"), "--steps", "30", "--batch-size", "4", "--seq-len", "5"]
+    assert main([*words, "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)
+    assert [(p["start"], p["stop"]) for p in plan["phases"]] == [(0, 20), (20, 30)]
+    loader = TrainLoader(Mixture(tmp_path / "mix.toml"), **OPTIONS)
+    rows = np.array(rows_of(islice(loader, 30)))
+    for phase in [*plan["phases"], plan["total"]]:
+        part = rows[phase["start"] : phase["stop"]]
+        web, code = (int((part // 10_000 == k).sum()) for k in (1, 2))
+        assert [s["rows"] for s in phase["sources"]] == [web, code]
+        assert phase["sources"][1]["share"] == pytest.approx(code / part.size)
+    assert plan["total"]["sources"][1]["epochs"] == pytest.approx(1.0)
+    assert main(words) == 0
+    out = capsys.readouterr().out
+    assert "steps 0 to 19" in out
+    assert "75.00%" in out
+    assert "600 tokens in 30 steps" in out
+    (tmp_path / "mix.toml").write_text("[sources")
+    assert main(words) == 1
+    with pytest.raises(FormatError, match="not TOML"):
+        Mixture(tmp_path / "mix.toml")
+
+
+def test_the_picture_needs_the_extra_and_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_sources(tmp_path, {"web": 2001, "code": 201})
+    (tmp_path / "mix.toml").write_text(TOML)
+    words = ["mix", "plan", str(tmp_path / "mix.toml"), "--steps", "30", "--batch-size", "4", "--seq-len", "5"]
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "matplotlib.figure", None)
+        assert main([*words, "--plot", str(tmp_path / "mix.png")]) == 1
+        assert "tokenriver[report]" in capsys.readouterr().err
+    pytest.importorskip("matplotlib")
+    assert main([*words, "--plot", str(tmp_path / "mix.png")]) == 0
+    assert (tmp_path / "mix.png").read_bytes().startswith(b"\x89PNG")

@@ -1,0 +1,333 @@
+"""Packed batches: every token accounted for, documents never mixed unmarked, and the loader's guarantees in every mode."""
+
+from __future__ import annotations
+
+import json
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from packing_cases import SEPARATOR, joined, write_documents
+
+from tokenriver import IntegrityError, ResumeError, TrainLoader, UsageError, write_shard
+from tokenriver.loader.packing import best_fit_rows, bos_aligned_rows, count_best_fit_rows
+from tokenriver.loader.trace import trace_step
+from tokenriver.shards.index import index_path
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+T = 7
+LENGTHS = st.lists(st.one_of(st.integers(1, 5), st.sampled_from([1, T, T + 1, T + 2, 2 * T + 1, 60])), min_size=1)
+MODES = [("best-fit", None), ("bos-aligned", None), ("bos-aligned", 3), ("bos-aligned", 20)]
+
+
+def open_loader(paths: list[Path], position: str | None, **words: Any) -> TrainLoader:
+    known = {"separator": SEPARATOR} if position == "before" else {}
+    return TrainLoader(paths, **{"batch_size": 1, "seq_len": T, "epochs": 1, "drop_last": False, **known, **words})
+
+
+@settings(deadline=None, max_examples=150)
+@given(lengths=LENGTHS, seq_len=st.integers(1, 12))
+@example(lengths=[8], seq_len=7)
+@example(lengths=[9], seq_len=7)
+@example(lengths=[1000], seq_len=3)
+def test_best_fit_places_every_token_once_and_cuts_only_long_documents(lengths: list[int], seq_len: int) -> None:
+    rows = best_fit_rows(np.array(lengths), seq_len=seq_len)
+    assert rows.n_rows == count_best_fit_rows(np.array(lengths), seq_len=seq_len)
+    row = np.repeat(np.arange(rows.n_rows), np.diff(rows.bounds))
+    filled = np.bincount(row, weights=rows.size, minlength=rows.n_rows)
+    assert filled.min() > 0
+    assert filled.max() <= seq_len + 1
+    seen = [np.zeros(n, int) for n in lengths]
+    for document, offset, size, slot in zip(rows.document, rows.offset, rows.size, rows.slot, strict=True):
+        assert not offset or slot == 0
+        seen[document][offset + (offset > 0) : offset + size] += 1
+    assert all((one == 1).all() for one in seen)
+    for document, n in enumerate(lengths):
+        its = np.sort(row[rows.document == document])
+        assert len(its) == (1 if n <= seq_len + 1 else -(-(n - 1) // seq_len))
+        assert (np.diff(its) == 1).all()
+
+
+@settings(deadline=None, max_examples=100)
+@given(lengths=LENGTHS, max_doc_len=st.none() | st.integers(1, 12))
+def test_bos_aligned_rows_follow_the_documents_one_by_one(lengths: list[int], max_doc_len: int | None) -> None:
+    rows = bos_aligned_rows(np.array(lengths), seq_len=T, max_doc_len=max_doc_len)
+    expected: list[list[tuple[int, int, int]]] = []
+    room = 0
+    for document, n in enumerate(lengths):
+        if room == 0:
+            expected.append([])
+            room = T
+        size = min(n, max_doc_len or n, room)
+        expected[-1].append((document, size, T - room))
+        room -= size
+    found = list(zip(rows.document.tolist(), rows.size.tolist(), rows.slot.tolist(), strict=True))
+    assert [found[a:b] for a, b in zip(rows.bounds[:-1], rows.bounds[1:], strict=True)] == expected
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    lengths=LENGTHS,
+    mode=st.sampled_from(MODES),
+    position=st.sampled_from(["before", "after", None]),
+    order=st.sampled_from(["shuffled", "sequential"]),
+    rows=st.integers(1, 3),
+    window=st.sampled_from([None, 1, 3]),
+    drop_last=st.booleans(),
+)
+def test_the_ledger_accounts_for_every_token_and_targets_are_the_documents_own(
+    tmp_path_factory: pytest.TempPathFactory,
+    lengths: list[int],
+    mode: tuple[str, int | None],
+    position: str | None,
+    order: str,
+    rows: int,
+    window: int | None,
+    drop_last: bool,
+) -> None:
+    paths, _ = write_documents(tmp_path_factory.mktemp("ledger"), lengths, position=position, shards=2)
+    words = {"packing": mode[0], "max_doc_len": mode[1], "order": order, "window": window, "batch_size": rows}
+    try:
+        loader = open_loader(paths, position, drop_last=drop_last, **words)
+    except UsageError as error:
+        assert "too little data" in str(error)
+        return
+    ledger = loader.ledger()
+    trained = 0
+    starts = np.cumsum(lengths) - lengths
+    for batch in loader:
+        mask = np.ones(batch.inputs.shape, bool) if batch.mask is None else batch.mask
+        trained += int(mask.sum())
+        assert batch.cu_seqlens is not None
+        assert batch.position_ids is not None
+        assert batch.cu_seqlens[0] == 0
+        assert batch.cu_seqlens[-1] == batch.inputs.size
+        assert (np.diff(batch.cu_seqlens) > 0).all()
+        flat_in, flat_out, flat_mask = batch.inputs.ravel(), batch.targets.ravel(), mask.ravel()
+        for a, b in zip(batch.cu_seqlens[:-1], batch.cu_seqlens[1:], strict=True):
+            assert batch.position_ids.ravel()[a:b].tolist() == list(range(b - a))
+            assert a // T == (b - 1) // T
+            if position != "before":
+                if position is None:
+                    inside = np.searchsorted(starts, flat_in[a:b] - 1, "right")
+                    assert len(set(inside[flat_in[a:b] > 0].tolist())) <= 1
+                continue
+            # One document: at most its separator first, then ids that count up by one.
+            assert not (flat_in[a + 1 : b] == SEPARATOR).any() or not flat_mask[a:b].any()
+        # A target that counts is the next token of the stream, or the separator that follows the document.
+        known = flat_mask & (flat_in > 0) & (flat_out > 0)
+        assert (flat_out[known] == flat_in[known] + 1).all()
+        if position is None:
+            counted = flat_mask
+            assert not np.isin(flat_out[counted] - 1, starts).any()
+    assert trained == ledger["trained"]
+    assert ledger["tokens"] == sum(lengths)
+    assert ledger["tokens"] == ledger["trained"] + ledger["padded"] + ledger["cropped"] + ledger["dropped"]
+    if not drop_last:
+        assert ledger["dropped"] == 0
+    if mode[0] == "best-fit":
+        assert ledger["cropped"] == 0
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_nothing_but_the_first_tokens_of_rows_goes_untrained_with_separators_before(
+    tmp_path: Path, mode: tuple[str, int | None]
+) -> None:
+    rng = np.random.default_rng(3)
+    lengths = rng.integers(1, 20, 200).tolist()
+    paths, _ = write_documents(tmp_path, lengths)
+    loader = open_loader(paths, "before", packing=mode[0], max_doc_len=mode[1])
+    seen: list[int] = []
+    for batch in loader:
+        assert mode[0] != "bos-aligned" or batch.inputs[0, 0] == SEPARATOR
+        kept = batch.targets if batch.mask is None else batch.targets[batch.mask]
+        seen += kept[kept != SEPARATOR].tolist()
+    assert len(seen) == len(set(seen))
+    if mode[0] == "best-fit":
+        assert len(seen) == sum(lengths) - len(lengths)
+
+
+@pytest.mark.parametrize(("packing", "max_doc_len"), [*MODES, ("concat", None)])
+def test_the_same_global_batches_for_every_world_size_and_any_resume(
+    tmp_path: Path, packing: str, max_doc_len: int | None
+) -> None:
+    rng = np.random.default_rng(5)
+    paths, _ = write_documents(tmp_path, rng.integers(1, 30, 300).tolist(), shards=3)
+    words = {"packing": packing, "max_doc_len": max_doc_len, "epochs": None, "drop_last": True, "cu_seqlens": True}
+    if packing != "concat":
+        words["window"] = 64
+    whole = open_loader(paths, "before", batch_size=12, prefetch=0, **words)
+    steps = whole.steps_per_epoch * 2 + 5
+    expected = [(b.epoch, b.step, b.inputs.tolist(), b.targets.tolist()) for b in islice(whole, steps)]
+    assert len({epoch for epoch, *_ in expected}) == 3
+    for world in (2, 4):
+        ranks = [
+            open_loader(paths, "before", batch_size=12 // world, rank=r, world_size=world, **words)
+            for r in range(world)
+        ]
+        for k, parts in enumerate(islice(zip(*ranks, strict=True), 10)):
+            assert joined(p.inputs.tolist() for p in parts) == expected[k][2]
+    state = open_loader(paths, "before", batch_size=12, **words).state_dict()
+    got: list[Any] = []
+    for run, world in [(3, 1), (0, 2), (9, 4), (steps - 14, 3), (2, 1)]:
+        parts, last = [], state
+        for rank in range(world):
+            one = open_loader(paths, "before", batch_size=12 // world, rank=rank, world_size=world, **words)
+            one.load_state_dict(json.loads(json.dumps(state)))
+            assert one.state_dict() == state
+            parts.append([(b.epoch, b.step, b.inputs.tolist(), b.targets.tolist()) for b in islice(one, run)])
+            last = one.state_dict()
+        state = last
+        got += [(p[0][0], p[0][1], joined(q[2] for q in p), joined(q[3] for q in p)) for p in zip(*parts, strict=True)]
+    assert got == expected
+    at = open_loader(paths, "before", batch_size=12, **words)
+    for k in (0, 7, steps - 1):
+        batch = at.batch_at(k)
+        assert (batch.epoch, batch.step, batch.inputs.tolist(), batch.targets.tolist()) == expected[k]
+    assert len(json.dumps(state)) < 1024
+
+
+@pytest.mark.parametrize("packing", ["best-fit", "bos-aligned"])
+def test_epochs_shuffle_the_documents_anew_and_sequential_ones_do_not(tmp_path: Path, packing: str) -> None:
+    paths, _ = write_documents(tmp_path, [5] * 100)
+    shuffled = open_loader(paths, "before", packing=packing)
+    sequential = open_loader(paths, "before", packing=packing, order="sequential")
+    first, second = (shuffled.batch_at(0, epoch=e).inputs.tolist() for e in (0, 1))
+    assert first != second
+    assert sequential.batch_at(0, epoch=0).inputs.tolist() == sequential.batch_at(0, epoch=1).inputs.tolist()
+    assert sequential.batch_at(0).inputs[0, :5].tolist() == [0, 2, 3, 4, 5]
+
+
+@settings(deadline=None, max_examples=40)
+@given(lengths=LENGTHS, position=st.sampled_from(["before", "after", None]), rows=st.integers(1, 3))
+def test_concat_marks_the_borders_of_the_flat_stream(
+    tmp_path_factory: pytest.TempPathFactory, lengths: list[int], position: str | None, rows: int
+) -> None:
+    if sum(lengths) < T + 1:
+        lengths = [*lengths, T + 1]
+    paths, _ = write_documents(tmp_path_factory.mktemp("concat"), lengths, position=position)
+    loader = open_loader(paths, position, cu_seqlens=True, batch_size=rows)
+    plain = open_loader(paths, position, batch_size=rows)
+    starts = set((np.cumsum(lengths) - lengths).tolist())
+    trained = 0
+    for step, (batch, same) in enumerate(zip(loader, plain, strict=True)):
+        assert batch.inputs.tolist() == same.inputs.tolist()
+        assert batch.targets.tolist() == same.targets.tolist()
+        assert batch.cu_seqlens is not None
+        mask = np.ones(batch.inputs.shape, bool) if batch.mask is None else batch.mask
+        trained += int(mask.sum())
+        borders = []
+        taken = plain.plan.take(0, step)
+        for r in range(rows):
+            for j in range(T):
+                token = int(taken[r]) + j if r < len(taken) else None
+                if j == 0 or token in starts:
+                    borders.append(r * T + j)
+                expected = token is not None and (position == "before" or token + 1 not in starts)
+                assert bool(mask[r, j]) == expected
+        assert batch.cu_seqlens.tolist() == [*borders, rows * T]
+    ledger = loader.ledger()
+    assert ledger["trained"] == trained
+    assert ledger["tokens"] == sum(ledger[k] for k in ("trained", "padded", "cropped", "dropped"))
+
+
+def test_cu_seqlens_have_a_fixed_length_on_request(tmp_path: Path) -> None:
+    paths, _ = write_documents(tmp_path, [3] * 40)
+    batch = next(iter(open_loader(paths, "before", packing="best-fit", cu_seqlens=20, batch_size=2)))
+    assert batch.cu_seqlens is not None
+    assert batch.cu_seqlens.shape == (20,)
+    assert batch.cu_seqlens.dtype == np.int32
+    assert batch.cu_seqlens.max() == 2 * T
+    with pytest.raises(UsageError, match="cu_seqlens=3 holds 2"):
+        next(iter(open_loader(paths, "before", packing="best-fit", cu_seqlens=3, batch_size=2, prefetch=0)))
+    assert next(iter(open_loader(paths, "before", packing="best-fit", cu_seqlens=False))).cu_seqlens is None
+
+
+def test_without_an_index_the_separators_are_found_and_a_document_goes_on_over_shards(tmp_path: Path) -> None:
+    lengths = [5, 9, 3, 30, 2]
+    paths, ids = write_documents(tmp_path / "a", lengths)
+    reference = open_loader(paths, "before", packing="best-fit", order="sequential")
+    expected = [b.inputs.tolist() for b in reference]
+    for position in ("before", "after"):
+        parts = []
+        for k, part in enumerate(np.array_split(ids, 4)):
+            parts.append(tmp_path / f"{position}_train_{k:06d}.bin")
+            write_shard(parts[-1], part, variant="uint32")
+    loader = open_loader(parts, "before", packing="best-fit", order="sequential")
+    assert [b.inputs.tolist() for b in loader] == expected
+    assert loader.ledger()["documents"] == 5
+    with pytest.raises(UsageError, match="no document index"):
+        TrainLoader(parts, batch_size=1, seq_len=T, packing="best-fit")
+
+
+def test_a_split_that_begins_inside_a_document_has_a_first_one_without_separator(tmp_path: Path) -> None:
+    ids = np.array([50, 51, 0, 52, 53, 0, 54, 0], np.uint16)
+    write_shard(tmp_path / "x_train_000000.bin", ids)
+    for order in ("sequential", "shuffled"):
+        loader = open_loader([tmp_path / "x_train_000000.bin"], "before", packing="best-fit", order=order)
+        ledger = loader.ledger()
+        masks = [np.ones((1, T), bool) if b.mask is None else b.mask for b in loader]
+        assert sum(int(m.sum()) for m in masks) == ledger["trained"]
+        assert ledger["tokens"] == sum(ledger[k] for k in ("trained", "padded", "cropped", "dropped"))
+
+
+def test_an_index_that_does_not_fit_the_ids_is_an_error_that_names_the_place(tmp_path: Path) -> None:
+    paths, _ = write_documents(tmp_path, [5, 5, 5, 5])
+    np.array([5, 11, 15, 20], "<u8").tofile(index_path(paths[0]))
+    loader = open_loader(paths, "before", packing="best-fit")
+    with pytest.raises(IntegrityError, match=r"token 11 begins a document.*tokenriver index"):
+        list(loader)
+
+
+def test_another_packing_is_refused_by_name(tmp_path: Path) -> None:
+    paths, _ = write_documents(tmp_path, [5] * 50)
+    plain = open_loader(paths, "before")
+    packed = open_loader(paths, "before", packing="best-fit")
+    with pytest.raises(ResumeError, match="packing was concat, here it is best-fit"):
+        packed.load_state_dict(plain.state_dict())
+    with pytest.raises(ResumeError, match="packing was best-fit, here it is concat"):
+        plain.load_state_dict(packed.state_dict())
+    with pytest.raises(ResumeError, match=r"packing\.window was 131072, here it is 9"):
+        open_loader(paths, "before", packing="best-fit", window=9).load_state_dict(packed.state_dict())
+    with pytest.raises(ResumeError, match=r"packing\.max_doc_len was None, here it is 3"):
+        open_loader(paths, "before", packing="bos-aligned", max_doc_len=3).load_state_dict(
+            open_loader(paths, "before", packing="bos-aligned").state_dict()
+        )
+    np.array([10, *range(15, 251, 5)], "<u8").tofile(index_path(paths[0]))
+    with pytest.raises(ResumeError, match=r"packing\.documents"):
+        open_loader(paths, "before", packing="best-fit").load_state_dict(packed.state_dict())
+    plain.load_state_dict(packed.state_dict(), allow_change="packing")
+
+
+def test_words_that_contradict_are_refused(tmp_path: Path) -> None:
+    paths, _ = write_documents(tmp_path, [5] * 50)
+    for words in (
+        {"packing": "worst-fit"},
+        {"packing": "best-fit", "max_doc_len": 5},
+        {"max_doc_len": 5},
+        {"window": 5},
+        {"packing": "best-fit", "window": 0},
+        {"cu_seqlens": 1},
+        {"packing": "best-fit", "batch_size": 0},
+        {"packing": "best-fit", "order": "random"},
+    ):
+        with pytest.raises(UsageError):
+            open_loader(paths, "before", **words)
+    with pytest.raises(UsageError, match=r"too little data: a batch needs 500 rows .* gives 40"):
+        open_loader(paths, "before", packing="best-fit", batch_size=500, drop_last=True)
+
+
+def test_the_trace_names_every_piece_of_a_packed_row(tmp_path: Path) -> None:
+    paths, _ = write_documents(tmp_path, [3, 5, 20, 4], shards=2)
+    loader = open_loader(paths, "before", packing="best-fit", order="sequential", batch_size=1)
+    for step in range(loader.steps_per_epoch):
+        (row,) = trace_step(loader, step)
+        batch = loader.batch_at(step)
+        ids = np.concatenate([part.ids for part in row.parts])
+        full = np.append(batch.inputs[0], batch.targets[0, -1])
+        assert ids.tolist() == full[: len(ids)].tolist()
