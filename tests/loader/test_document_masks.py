@@ -50,4 +50,4 @@ def test_cropped_documents_have_their_own_next_token_as_target_also_as_tensors(t
     assert batch.targets.tolist() == [[2, 3, 4, 11, 12, 13, 20, 21]]
     assert batch.cu_seqlens is not None
     assert batch.cu_seqlens.tolist() == [0, 3, 6, 8]
-    assert loader.ledger()["cropped"] == 5 * 2 + 6
+    assert loader.ledger()["cropped"] == 2 * (5 + 5 + 6)

@@ -1,4 +1,4 @@
-"""Packed batches: every token accounted for, documents never mixed unmarked, and the loader's guarantees in every mode."""
+"""Packed batches: every token accounted for, documents never mixed unmarked, the loader's guarantees in every mode."""
 
 from __future__ import annotations
 
@@ -94,8 +94,8 @@ def test_the_ledger_accounts_for_every_token_and_targets_are_the_documents_own(
     words = {"packing": mode[0], "max_doc_len": mode[1], "order": order, "window": window, "batch_size": rows}
     try:
         loader = open_loader(paths, position, drop_last=drop_last, **words)
-    except UsageError as error:
-        assert "too little data" in str(error)
+    except UsageError:
+        assert drop_last
         return
     ledger = loader.ledger()
     trained = 0

@@ -40,6 +40,10 @@ def trace_command(
     split: Annotated[str, typer.Option("--split", help="train or val.")] = "train",
     order: Annotated[str, typer.Option("--order", help="shuffled or sequential.")] = "shuffled",
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the order.")] = 0,
+    packing: Annotated[str, typer.Option("--packing", help="concat, bos-aligned or best-fit.")] = "concat",
+    max_doc_len: Annotated[
+        int | None, typer.Option("--max-doc-len", min=1, help="Longest document of bos-aligned rows.")
+    ] = None,
     tokenizer: Annotated[str | None, typer.Option("--tokenizer", help="Decode with this tokenizer.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything for programs.")] = False,
 ) -> None:
@@ -54,6 +58,10 @@ def trace_command(
         saved = _read_state(state, world_size)
         settings |= {name: saved[name] for name in settings}
         batch_size = saved["global_batch_size"] // world_size
+        packed = saved.get("packing") or {}
+        packing, max_doc_len = packed.get("mode", "concat"), packed.get("max_doc_len")
+        settings |= {"window": packed["window"]} if isinstance(packed.get("window"), int) else {}
+    settings |= {"packing": packing, "max_doc_len": max_doc_len}
     if batch_size is None or settings["seq_len"] is None:
         raise UsageError("the batch's shape is not known: give --batch-size and --seq-len, or --state")
     loader = TrainLoader(dataset, batch_size=batch_size, rank=0, world_size=world_size, prefetch=0, **settings)
@@ -73,8 +81,8 @@ def trace_command(
     if as_json:
         print(json.dumps(_as_facts(loader, step, epoch, rows, coder), indent=2, ensure_ascii=False))
         return
-    more, inside = divmod(step, loader.steps_per_epoch)
-    print(f"epoch {epoch + more}, step {inside} of {loader.steps_per_epoch:,}: {len(rows)} rows, {settings['order']}")
+    epoch, step = loader.settle(epoch, step)
+    print(f"epoch {epoch}, step {step} of {loader.plan.steps(epoch):,}: {len(rows)} rows, {settings['order']}")
     for found in rows:
         _print_row(found, settings["split"], coder)
 
@@ -117,11 +125,11 @@ def ascii_controls(text: str) -> str:
 def _as_facts(
     loader: TrainLoader, step: int, epoch: int, rows: list[RowTrace], coder: Tokenizer | None
 ) -> dict[str, Any]:
-    more, inside = divmod(step, loader.steps_per_epoch)
+    epoch, step = loader.settle(epoch, step)
     return {
-        "epoch": epoch + more,
-        "step": inside,
-        "steps_per_epoch": loader.steps_per_epoch,
+        "epoch": epoch,
+        "step": step,
+        "steps_per_epoch": loader.plan.steps(epoch),
         "rows": [
             {
                 "rank": found.rank,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from tokenriver.errors import MissingDependencyError, UsageError
@@ -21,7 +22,7 @@ _POINTS = 400
 
 @dataclass(frozen=True, slots=True)
 class SourcePlan:
-    """One source in one phase: its rows and targets there, its share of the phase, and its epochs by the phase's end."""
+    """One source in one phase: its rows and targets, its share of the phase, and its epochs by the phase's end."""
 
     name: str
     rows: int
@@ -58,7 +59,7 @@ def plan_mixture(mixture: Mixture, *, steps: int, **options: Any) -> MixPlan:
     end = loader.plan.steps(0)
     steps = steps if end is None else min(steps, end)
     edges = sorted({0, steps, *(step for step, _ in mixture.phases if step < steps)})
-    phases = tuple(_phase(loader, a, b) for a, b in zip(edges[:-1], edges[1:], strict=True))
+    phases = tuple(_phase(loader, a, b) for a, b in pairwise(edges))
     tokens = steps * loader.global_batch_size * loader.seq_len
     return MixPlan(steps, tokens, phases, _phase(loader, 0, steps))
 
@@ -93,10 +94,10 @@ def draw_mixture(mixture: Mixture, path: Path, *, steps: int, **options: Any) ->
     counts = [loader.mixture_rows.counts(step) for step in points]
     figure = Figure(figsize=(8, 6), layout="constrained")
     shares, totals = figure.subplots(2, 1, sharex=True)
-    middles = [(a + b) / 2 for a, b in zip(points[:-1], points[1:], strict=True)]
+    middles = [(a + b) / 2 for a, b in pairwise(points)]
     stacked = []
     for i, name in enumerate(loader.mixture_rows.names):
-        stacked.append([(b[i] - a[i]) / max(1, sum(b) - sum(a)) for a, b in zip(counts[:-1], counts[1:], strict=True)])
+        stacked.append([(b[i] - a[i]) / max(1, sum(b) - sum(a)) for a, b in pairwise(counts)])
         totals.plot(points, [c[i] * loader.seq_len / 1e6 for c in counts], label=name)
     shares.stackplot(middles, stacked, labels=loader.mixture_rows.names)
     shares.set(ylabel="share of tokens", ylim=(0, 1))

@@ -43,7 +43,7 @@ class Packer:
             raise UsageError("max_doc_len and window belong to packing='bos-aligned' and 'best-fit'")
         if self.max_doc_len is not None and (self.packing != "bos-aligned" or self.max_doc_len < 1):
             raise UsageError(f"max_doc_len is for packing='bos-aligned' and at least 1, not {self.max_doc_len}")
-        if self.cu_seqlens not in (None, True, False) and (type(self.cu_seqlens) is not int or self.cu_seqlens < 2):
+        if not isinstance(self.cu_seqlens, bool | None) and (type(self.cu_seqlens) is not int or self.cu_seqlens < 2):
             raise UsageError(f"cu_seqlens is True, False or a length of at least 2, not {self.cu_seqlens!r}")
 
     @property
@@ -54,7 +54,7 @@ class Packer:
     @property
     def fixed_length(self) -> int | None:
         """The fixed number of cu_seqlens, None where each batch has as many as it needs."""
-        return None if self.cu_seqlens in (None, True, False) else int(self.cu_seqlens or 0)
+        return None if isinstance(self.cu_seqlens, bool | None) else self.cu_seqlens
 
 
 @dataclass(slots=True)
