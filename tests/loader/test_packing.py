@@ -318,7 +318,7 @@ def test_words_that_contradict_are_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(UsageError):
             open_loader(paths, "before", **words)
-    with pytest.raises(UsageError, match=r"too little data: a batch needs 500 rows .* gives 40"):
+    with pytest.raises(UsageError, match=r"too little data: a batch needs 500 rows .* gives 50"):
         open_loader(paths, "before", packing="best-fit", batch_size=500, drop_last=True)
 
 

@@ -434,8 +434,10 @@ class TrainLoader:
         """Read the pieces of packed rows, and check that documents begin where they should."""
         width = self.seq_len + 1
         places = rows.row * width + rows.slot
-        if int(rows.size.sum()) < buffer.array.size:
-            buffer.array.fill(0)
+        filled = rows.filled(self.batch_size)
+        short = np.flatnonzero(filled < width)
+        for row, n in zip(short.tolist(), filled[short].tolist(), strict=True):
+            buffer.array[row, n:] = 0
         self.reader.read_parts(rows.start, rows.size, places, buffer)
         separator = self.data.separator_id
         if separator is not None and self.data.separator_position == "before":
