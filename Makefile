@@ -20,8 +20,8 @@ check: $(VENV)/.dev
 bench: $(VENV)/.dev
 	@$(BIN)/python benchmarks/run.py
 	@$(BIN)/python benchmarks/evals.py
-	@$(BIN)/python benchmarks/loader.py
-	@$(BIN)/python benchmarks/packing.py --directory scratch/loader --json benchmarks/results/loader.json
+	@$(BIN)/python benchmarks/loader.py --directory scratch/loader --json benchmarks/results/loader.json
+	@$(BIN)/python benchmarks/packing.py --directory scratch/packing --json benchmarks/results/packing.json
 
 soak: $(VENV)/.dev
 	@$(BIN)/python benchmarks/soak.py

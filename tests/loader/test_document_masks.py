@@ -17,6 +17,7 @@ torch = pytest.importorskip("torch")
 
 
 def test_the_mask_allows_what_is_earlier_in_the_same_document(tmp_path: Path) -> None:
+    from tokenriver.loader.torch import position_ids
     from tokenriver.torch import document_mask, document_mask_mod, to_device
 
     paths, _ = write_documents(tmp_path, [3, 5, 1, 20, 4, 2, 2])
@@ -29,6 +30,8 @@ def test_the_mask_allows_what_is_earlier_in_the_same_document(tmp_path: Path) ->
         assert np.array_equal(batch.inputs.numpy(), same.inputs)
         assert np.array_equal(batch.cu_seqlens.numpy(), same.cu_seqlens)
         assert (batch.mask is None) == (same.mask is None)
+        for lengths in (batch.cu_seqlens, torch.cat([batch.cu_seqlens, batch.cu_seqlens[-1:]])):
+            assert torch.equal(position_ids(lengths, batch.inputs.shape), batch.position_ids)
         mask, mod = document_mask(batch.position_ids), document_mask_mod(batch.position_ids)
         assert mask.shape == (2, 1, 7, 7)
         document = np.searchsorted(same.cu_seqlens, np.arange(14), "right").reshape(2, 7)

@@ -90,16 +90,23 @@ class PackedRows:
 
     def rows(self, epoch: int, first: int, count: int) -> Segments:
         """Rows [first, first + count) of an epoch, fewer at its end; numbered from 0."""
+        return self.runs(epoch, [first], count)[0]
+
+    def runs(self, epoch: int, firsts: list[int], count: int) -> list[Segments]:
+        """`count` rows from each of `firsts` on, as `rows` gives them; many at a time cost little more than one."""
         bounds = self._row_bounds(epoch)
-        stop = min(first + count, int(bounds[-1]))
         parts: list[tuple[_Window, int, int, int]] = []
-        at = first
-        while at < stop:
-            w = int(np.searchsorted(bounds, at, "right")) - 1
-            end = min(stop, int(bounds[w + 1]))
-            parts.append((self._window(epoch, w), at - int(bounds[w]), end - int(bounds[w]), at - first))
-            at = end
-        return self._segments(parts, max(0, stop - first))
+        starts = [0]
+        for first in firsts:
+            stop, at = min(first + count, int(bounds[-1])), first
+            while at < stop:
+                w = int(np.searchsorted(bounds, at, "right")) - 1
+                end = min(stop, int(bounds[w + 1]))
+                begin = starts[-1] + at - first
+                parts.append((self._window(epoch, w), at - int(bounds[w]), end - int(bounds[w]), begin))
+                at = end
+            starts.append(starts[-1] + max(0, stop - first))
+        return self._segments(parts, starts[-1]).split(starts)
 
     def ledger(self, epoch: int, served_rows: int) -> dict[str, int]:
         """Where each token of the split goes in an epoch of which the first `served_rows` rows are served.

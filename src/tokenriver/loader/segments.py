@@ -38,6 +38,31 @@ class Segments:
     border: NDArray[np.bool_]
     patches: NDArray[np.int64]
 
+    def split(self, bounds: list[int]) -> list[Segments]:
+        """Rows [bounds[k], bounds[k + 1]) for every k, each numbered from 0."""
+        if len(bounds) == 2:
+            return [self]
+        edges = np.searchsorted(self.row, bounds).tolist()
+        patch_edges = np.searchsorted(self.patches[:, 0], bounds).tolist()
+        found = []
+        for k, first in enumerate(bounds[:-1]):
+            own = slice(edges[k], edges[k + 1])
+            patches = self.patches[patch_edges[k] : patch_edges[k + 1]] - (first, 0, 0)
+            found.append(
+                Segments(
+                    bounds[k + 1] - first,
+                    self.row[own] - first,
+                    self.slot[own],
+                    self.start[own],
+                    self.size[own],
+                    self.inputs[own],
+                    self.begins[own],
+                    self.border[own],
+                    patches,
+                )
+            )
+        return found
+
     def used_inputs(self, n_rows: int) -> NDArray[np.int64]:
         """Input slots of each row that hold a token, int64 [n_rows]."""
         return np.bincount(self.row, weights=self.inputs, minlength=n_rows).astype(np.int64)

@@ -155,18 +155,19 @@ class TokenReader:
                 self._trim()
 
     def read_parts(
-        self, starts: NDArray[np.int64], sizes: NDArray[np.int64], places: NDArray[np.int64], rows: Rows
+        self, starts: NDArray[np.int64], sizes: NDArray[np.int64], places: NDArray[np.int64], rows: Rows, *, join: bool
     ) -> None:
         """Put tokens [starts[k], starts[k] + sizes[k]) at places[k] of the flat buffer, for every k in order.
 
-        Parts that lie end to end both in the stream and in the buffer are read as one.
+        With `join`, parts that lie end to end both in the stream and in the buffer are read as one.
         """
         if not len(starts):
             return
-        joins = (starts[1:] == starts[:-1] + sizes[:-1]) & (places[1:] == places[:-1] + sizes[:-1])
-        firsts = np.flatnonzero(np.concatenate([[True], ~joins]))
-        sizes = np.add.reduceat(sizes, firsts)
-        starts, places = starts[firsts], places[firsts]
+        if join:
+            joins = (starts[1:] == starts[:-1] + sizes[:-1]) & (places[1:] == places[:-1] + sizes[:-1])
+            firsts = np.flatnonzero(np.concatenate([[True], ~joins]))
+            sizes = np.add.reduceat(sizes, firsts)
+            starts, places = starts[firsts], places[firsts]
         index = np.searchsorted(self.bounds, starts, "right") - 1
         whole = starts + sizes <= self.bounds[index + 1]
         width = self.dtype.itemsize

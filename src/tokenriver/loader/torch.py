@@ -34,6 +34,7 @@ __all__ = [
     "document_mask",
     "document_mask_mod",
     "from_ids",
+    "position_ids",
     "to_device",
     "widen",
 ]
@@ -142,7 +143,8 @@ class _Converted(Iteration["TensorBatch"]):
             batch = loader.batch(buffer, raw, width)
             inputs, targets = (torch.from_numpy(x).to(device) for x in (batch.inputs, batch.targets))
             marks = (batch.mask, batch.cu_seqlens, batch.position_ids)
-            return TensorBatch(inputs, targets, raw.epoch, raw.step, *_on_device(marks, device))
+            mask, lengths, places = (None if m is None else torch.from_numpy(m).to(device) for m in marks)
+            return TensorBatch(inputs, targets, raw.epoch, raw.step, mask, lengths, places)
 
         super().__init__(loader, loader.buffer, convert, n_buffers=max(1, loader.prefetch))
 
@@ -204,15 +206,16 @@ class _Staged(Iteration[Marks]):
             event, done = self._in_flight.popleft()
             event.synchronize()
             self.release(done)
-        return TensorBatch(inputs, targets, raw.epoch, raw.step, *_on_device(marks, self._device))
+        mask, lengths = (None if m is None else torch.from_numpy(m).to(self._device) for m in marks)
+        places = None if lengths is None else position_ids(lengths, inputs.shape)
+        return TensorBatch(inputs, targets, raw.epoch, raw.step, mask, lengths, places)
 
 
-def _on_device(
-    marks: tuple[NDArray[Any] | None, ...], device: torch.device
-) -> tuple[torch.Tensor | None, torch.Tensor | None, torch.Tensor | None]:
-    """Mask, cu_seqlens and position ids as tensors."""
-    mask, lengths, places = (None if m is None else torch.from_numpy(m).to(device) for m in marks)
-    return mask, lengths, places
+def position_ids(cu_seqlens: torch.Tensor, shape: torch.Size) -> torch.Tensor:
+    """Position of each input in its document, int32 of `shape` [B, T], from the borders, on their device."""
+    every = torch.arange(shape.numel(), dtype=torch.int32, device=cu_seqlens.device)
+    begins = cu_seqlens[torch.searchsorted(cu_seqlens, every, right=True) - 1]
+    return (every - begins).view(shape)
 
 
 def document_ids(position_ids: torch.Tensor) -> torch.Tensor:

@@ -40,7 +40,7 @@ class Batch:
     `step` counts within `epoch`, both from 0. `mask` is bool [B, T], False where a target does not count: padding
     (zeros), or the beginning of another document that no separator announces; None when all count. With documents
     marked, `cu_seqlens` int32 [documents + 1] are their borders in the B · T inputs laid end to end (each row begins
-    one, and so does a row's padding), and `position_ids` int32 [B, T] count from 0 in each.
+    one, and so does a row's padding), and `position_ids` count from 0 in each.
     """
 
     inputs: NDArray[Any]
@@ -49,7 +49,15 @@ class Batch:
     step: int
     mask: NDArray[np.bool_] | None = None
     cu_seqlens: NDArray[np.int32] | None = None
-    position_ids: NDArray[np.int32] | None = None
+
+    @property
+    def position_ids(self) -> NDArray[np.int32] | None:
+        """Position of each input in its document, int32 [B, T], from 0 at every border; made when it is asked for."""
+        if self.cu_seqlens is None:
+            return None
+        rows, seq_len = self.inputs.shape
+        borders = self.cu_seqlens[:-1]
+        return positions(borders[borders < rows * seq_len], rows, seq_len)
 
 
 class Marks(NamedTuple):
@@ -57,7 +65,6 @@ class Marks(NamedTuple):
 
     mask: NDArray[np.bool_] | None
     cu_seqlens: NDArray[np.int32] | None
-    position_ids: NDArray[np.int32] | None
 
 
 class Raw(NamedTuple):
@@ -438,7 +445,7 @@ class TrainLoader:
         short = np.flatnonzero(filled < width)
         for row, n in zip(short.tolist(), filled[short].tolist(), strict=True):
             buffer.array[row, n:] = 0
-        self.reader.read_parts(rows.start, rows.size, places, buffer)
+        self.reader.read_parts(rows.start, rows.size, places, buffer, join=self.plan.order == "sequential")
         separator = self.data.separator_id
         if separator is not None and self.data.separator_position == "before":
             begins = rows.begins
@@ -484,9 +491,8 @@ class TrainLoader:
             if packer.marks:
                 borders, mask = self._stream_borders(buffer, raw, mask)
         if borders is None:
-            return Marks(mask, None, None)
-        lengths = cumulative_lengths(borders, b * t, length=packer.fixed_length)
-        return Marks(mask, lengths, positions(borders, b, t))
+            return Marks(mask, None)
+        return Marks(mask, cumulative_lengths(borders, b * t, length=packer.fixed_length))
 
     def _stream_borders(
         self, buffer: Rows, raw: Raw, mask: NDArray[np.bool_] | None
