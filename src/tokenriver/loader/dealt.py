@@ -5,12 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
+import numpy as np
+
 from tokenriver.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import numpy as np
     from numpy.typing import NDArray
 
     from tokenriver.loader.order import Order
@@ -80,21 +81,24 @@ class DealtPlan:
 
     def walk(
         self, epoch: int, step: int, epochs: int | None
-    ) -> Iterator[tuple[int, int, NDArray[np.int64] | Segments]]:
-        """(epoch, step, rows) from a position on; endless when `epochs` is None."""
+    ) -> Iterator[tuple[int, int, NDArray[np.int64] | tuple[Segments, list[int]]]]:
+        """(epoch, first step, rows) from a position on; endless when `epochs` is None.
+
+        Packed rows come as those of several steps, with where each step's begin and end.
+        """
         while epochs is None or epoch < epochs:
             steps = self.steps(epoch)
             runs = getattr(self.source, "runs", None)
             while steps is None or step < steps:
                 if runs is None or steps is None:
-                    yield epoch, step, self.take(epoch, step)
+                    rows = self.take(epoch, step)
+                    yield epoch, step, rows if isinstance(rows, np.ndarray) else (rows, [0, rows.n_rows])
                     step += 1
                     continue
                 ahead = range(step, min(step + _PLANNED, steps))
                 firsts = [k * self.global_batch_size + self.rank * self.batch_size for k in ahead]
-                for rows in runs(epoch, firsts, self.batch_size):
-                    yield epoch, step, rows
-                    step += 1
+                yield epoch, step, runs(epoch, firsts, self.batch_size)
+                step = ahead.stop
             if self.endless_epoch:
                 return
             epoch, step = epoch + 1, 0

@@ -92,8 +92,11 @@ class PackedRows:
         """Rows [first, first + count) of an epoch, fewer at its end; numbered from 0."""
         return self.runs(epoch, [first], count)[0]
 
-    def runs(self, epoch: int, firsts: list[int], count: int) -> list[Segments]:
-        """`count` rows from each of `firsts` on, as `rows` gives them; many at a time cost little more than one."""
+    def runs(self, epoch: int, firsts: list[int], count: int) -> tuple[Segments, list[int]]:
+        """`count` rows from each of `firsts` on, one after the other, and where each of these runs begins and ends.
+
+        Many at a time cost little more than one.
+        """
         bounds = self._row_bounds(epoch)
         parts: list[tuple[_Window, int, int, int]] = []
         starts = [0]
@@ -106,7 +109,7 @@ class PackedRows:
                 parts.append((self._window(epoch, w), at - int(bounds[w]), end - int(bounds[w]), begin))
                 at = end
             starts.append(starts[-1] + max(0, stop - first))
-        return self._segments(parts, starts[-1]).split(starts)
+        return self._segments(parts, starts[-1]), starts
 
     def ledger(self, epoch: int, served_rows: int) -> dict[str, int]:
         """Where each token of the split goes in an epoch of which the first `served_rows` rows are served.

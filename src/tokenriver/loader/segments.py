@@ -38,67 +38,6 @@ class Segments:
     border: NDArray[np.bool_]
     patches: NDArray[np.int64]
 
-    def split(self, bounds: list[int]) -> list[Segments]:
-        """Rows [bounds[k], bounds[k + 1]) for every k, each numbered from 0."""
-        if len(bounds) == 2:
-            return [self]
-        edges = np.searchsorted(self.row, bounds).tolist()
-        patch_edges = np.searchsorted(self.patches[:, 0], bounds).tolist()
-        found = []
-        for k, first in enumerate(bounds[:-1]):
-            own = slice(edges[k], edges[k + 1])
-            patches = self.patches[patch_edges[k] : patch_edges[k + 1]] - (first, 0, 0)
-            found.append(
-                Segments(
-                    bounds[k + 1] - first,
-                    self.row[own] - first,
-                    self.slot[own],
-                    self.start[own],
-                    self.size[own],
-                    self.inputs[own],
-                    self.begins[own],
-                    self.border[own],
-                    patches,
-                )
-            )
-        return found
-
-    def used_inputs(self, n_rows: int) -> NDArray[np.int64]:
-        """Input slots of each row that hold a token, int64 [n_rows]."""
-        return np.bincount(self.row, weights=self.inputs, minlength=n_rows).astype(np.int64)
-
-    def filled(self, n_rows: int) -> NDArray[np.int64]:
-        """Slots of each row that are read into, int64 [n_rows]."""
-        ends = np.zeros(n_rows, np.int64)
-        np.maximum.at(ends, self.row, self.slot + self.size)
-        return ends
-
-    def mask(self, n_rows: int, seq_len: int, *, shared_slots: bool) -> NDArray[np.bool_] | None:
-        """Which targets count, bool [n_rows, T]; None when all do.
-
-        With `shared_slots` (rows of T + 1 slots) the last token of a row has no target.
-        """
-        used = np.maximum(self.filled(n_rows) - 1, 0) if shared_slots else self.used_inputs(n_rows)
-        unmarked = np.flatnonzero(self.border)
-        short = np.flatnonzero(used < seq_len)
-        if not len(unmarked) and not len(short):
-            return None
-        mask = np.ones((n_rows, seq_len), np.bool_)
-        for row, n in zip(short.tolist(), used[short].tolist(), strict=True):
-            mask[row, n:] = False
-        at = self.slot[unmarked] + self.inputs[unmarked] - 1
-        inside = (self.inputs[unmarked] > 0) & (at < seq_len)
-        mask[self.row[unmarked][inside], at[inside]] = False
-        return mask
-
-    def borders(self, n_rows: int, seq_len: int) -> NDArray[np.int64]:
-        """Where documents (and a row's padding) begin in the inputs laid end to end, ascending, int64."""
-        inside = self.inputs > 0
-        starts = self.row[inside] * seq_len + self.slot[inside]
-        used = self.used_inputs(n_rows)
-        short = np.flatnonzero(used < seq_len)
-        return np.union1d(starts, short * seq_len + used[short]) if len(short) else starts
-
 
 def merge_segments(parts: Sequence[tuple[Segments, NDArray[np.int64]]], n_rows: int) -> Segments:
     """Rows of several sources in one batch: `parts` are (segments, the batch's row for each of their rows)."""
@@ -132,7 +71,9 @@ def cumulative_lengths(borders: NDArray[np.int64], total: int, *, length: int | 
 
     With `length`, of that many numbers: the rest repeat `total`. Raises UsageError when they do not fit.
     """
-    found = np.append(borders, total).astype(np.int32)
+    found = np.empty(len(borders) + 1, np.int32)
+    found[:-1] = borders
+    found[-1] = total
     if length is None:
         return found
     if len(found) > length:

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from tokenriver.loader.prepared import Prepared
+
 __all__ = ["Rows", "Span", "TokenReader"]
 
 MAX_OPEN = 128
@@ -154,38 +156,30 @@ class TokenReader:
                         self._read(int(starts[k]), rows.array[k])
                 self._trim()
 
-    def read_parts(
-        self, starts: NDArray[np.int64], sizes: NDArray[np.int64], places: NDArray[np.int64], rows: Rows, *, join: bool
-    ) -> None:
-        """Put tokens [starts[k], starts[k] + sizes[k]) at places[k] of the flat buffer, for every k in order.
-
-        With `join`, parts that lie end to end both in the stream and in the buffer are read as one.
-        """
-        if not len(starts):
-            return
-        if join:
-            joins = (starts[1:] == starts[:-1] + sizes[:-1]) & (places[1:] == places[:-1] + sizes[:-1])
-            firsts = np.flatnonzero(np.concatenate([[True], ~joins]))
-            sizes = np.add.reduceat(sizes, firsts)
-            starts, places = starts[firsts], places[firsts]
+    def locate(
+        self, starts: NDArray[np.int64], sizes: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
+        """The shard of each range, the byte where it begins there, and whether it needs `read` (shards differ)."""
         index = np.searchsorted(self.bounds, starts, "right") - 1
-        whole = starts + sizes <= self.bounds[index + 1]
-        width = self.dtype.itemsize
-        offsets = HEADER_BYTES + (starts - self.bounds[index]) * width
+        offsets = HEADER_BYTES + (starts - self.bounds[index]) * self.dtype.itemsize
+        return index, offsets, (starts + sizes > self.bounds[index + 1]) | (not self._uniform)
+
+    def read_prepared(self, pieces: Prepared, rows: Rows) -> None:
+        """Read the pieces of packed rows into the flat buffer, in order."""
         if self._pid != os.getpid():
             self._renew()
         flat = rows.array.reshape(-1)
-        view = flat.data.cast("B")
+        view, width = flat.data.cast("B"), self.dtype.itemsize
         with self._lock:
-            for begin in range(0, len(starts), self._max_open):
-                part = slice(begin, min(begin + self._max_open, len(starts)))
-                if self._uniform and whole[part].all():
-                    ends = ((places[part] + sizes[part]) * width).tolist()
-                    buffers = [[view[a:b]] for a, b in zip((places[part] * width).tolist(), ends, strict=True)]
-                    self._read_inside(index[part].tolist(), offsets[part].tolist(), buffers)
+            for begin in range(0, len(pieces.shards), self._max_open):
+                part = slice(begin, begin + self._max_open)
+                places, stops = pieces.places[part], pieces.stops[part]
+                if pieces.crosses:
+                    for start, a, b in zip(pieces.starts[part].tolist(), places, stops, strict=True):
+                        self._read(start, flat[a:b])
                 else:
-                    for k in range(part.start, part.stop):
-                        self._read(int(starts[k]), flat[int(places[k]) : int(places[k] + sizes[k])])
+                    buffers = [[view[a * width : b * width]] for a, b in zip(places, stops, strict=True)]
+                    self._read_inside(pieces.shards[part], pieces.offsets[part], buffers)
                 self._trim()
 
     def _read_inside(self, index: list[int], offsets: list[int], buffers: list[list[memoryview]]) -> None:

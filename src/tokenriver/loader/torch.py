@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tokenriver.errors import MissingDependencyError, ResumeError, UsageError
-from tokenriver.loader.segments import Segments
+from tokenriver.loader.prepared import Prepared
 from tokenriver.loader.stream import Rows
 from tokenriver.loader.train import Batch, Iteration, Marks, Raw, TrainLoader
 
@@ -194,7 +194,7 @@ class _Staged(Iteration[Marks]):
             copied.record(self._stream)
             inputs, targets = (widen(part, self._dtype) for part in self._loader.split_rows(ids, raw))
             if raw.patches is not None:
-                assert isinstance(raw.rows, Segments)
+                assert isinstance(raw.rows, Prepared)
                 row, slot = (torch.from_numpy(raw.rows.patches[:, k].copy()).to(self._device) for k in (0, 1))
                 values = torch.from_numpy(raw.patches[:, 0].astype(np.int64)).to(self._device)
                 targets[row, slot] = values.to(self._dtype)

@@ -12,7 +12,8 @@ from tokenriver.errors import IntegrityError, ResumeError, UsageError
 from tokenriver.loader.dealt import DealtPlan
 from tokenriver.loader.plan import Plan
 from tokenriver.loader.prefetch import Feed
-from tokenriver.loader.segments import Segments, cumulative_lengths, positions
+from tokenriver.loader.prepared import Prepared, prepare
+from tokenriver.loader.segments import cumulative_lengths, positions
 from tokenriver.loader.setup import Packer, set_up
 from tokenriver.loader.source import Source, hash_shards
 from tokenriver.loader.state import STATE_VERSION, check_state, overridden
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from tokenriver.loader.mixture import Mixture, MixtureRows
     from tokenriver.loader.order import Order
     from tokenriver.loader.packing import Packing
+    from tokenriver.loader.segments import Segments
 
 __all__ = ["Batch", "Iteration", "Raw", "TrainLoader"]
 
@@ -70,14 +72,14 @@ class Marks(NamedTuple):
 class Raw(NamedTuple):
     """A filled buffer: where it belongs, how many rows are real, whether they lie end to end, and what they are.
 
-    `rows` are the first tokens of the rows, or their pieces; `patches` the targets that lie elsewhere, in order.
+    `rows` are the first tokens of the rows, or their pieces; `patches` the ids of targets that lie elsewhere.
     """
 
     epoch: int
     step: int
     n_rows: int
     contiguous: bool
-    rows: NDArray[np.int64] | Segments
+    rows: NDArray[np.int64] | Prepared
     patches: NDArray[Any] | None = None
 
 
@@ -205,7 +207,31 @@ class TrainLoader:
         """
         epoch, step = self.settle(epoch, step)
         buffer = self.buffer()
-        return self.batch(buffer, self.fill(buffer, (epoch, step, self.plan.take(epoch, step))))
+        rows = self.plan.take(epoch, step)
+        ready = rows if isinstance(rows, np.ndarray) else self._prepare(rows, [0, rows.n_rows])[0]
+        return self.batch(buffer, self.fill(buffer, (epoch, step, ready)))
+
+    def _items(self) -> Iterator[tuple[int, int, NDArray[np.int64] | Prepared]]:
+        """(epoch, step, rows ready for `fill`) from the loader's position on."""
+        for epoch, step, rows in self.plan.walk(self.epoch, self.step, self.epochs):
+            if isinstance(rows, np.ndarray):
+                yield epoch, step, rows
+                continue
+            for k, ready in enumerate(self._prepare(*rows)):
+                yield epoch, step + k, ready
+
+    def _prepare(self, rows: Segments, bounds: list[int]) -> list[Prepared]:
+        packer = self._setup.packer
+        return prepare(
+            rows,
+            bounds,
+            reader=self.reader,
+            batch_size=self.batch_size,
+            seq_len=self.seq_len,
+            shared_slots=packer.packing == "best-fit",
+            marks=packer.marks,
+            join=self.plan.order == "sequential",
+        )
 
     def settle(self, epoch: int, step: int) -> tuple[int, int]:
         """(epoch, step) with the step inside its epoch, from a step that may run into later (or earlier) epochs."""
@@ -363,9 +389,9 @@ class TrainLoader:
         Both happen in the background thread, if there is one: converting there, not in the consumer, made a batch
         of 64 x 1024 take 120 µs instead of 260 (two busy cores), since the two threads then hardly meet.
         """
-        fill, items = self.fill, self.plan.walk(self.epoch, self.step, self.epochs)
+        fill, items = self.fill, self._items()
 
-        def fill_and_finish(buffer: Rows, item: tuple[int, int, NDArray[np.int64] | Segments]) -> tuple[Raw, Made]:
+        def fill_and_finish(buffer: Rows, item: tuple[int, int, NDArray[np.int64] | Prepared]) -> tuple[Raw, Made]:
             raw = fill(buffer, item)
             return raw, finish(buffer, raw)
 
@@ -424,11 +450,11 @@ class TrainLoader:
         """A buffer for one batch of raw ids, [B, T + 1] of the shards' id type."""
         return Rows(self.batch_size, self.seq_len + 1, self.reader.dtype)
 
-    def fill(self, buffer: Rows, item: tuple[int, int, NDArray[np.int64] | Segments]) -> Raw:
+    def fill(self, buffer: Rows, item: tuple[int, int, NDArray[np.int64] | Prepared]) -> Raw:
         """Read one batch: rows end to end as one range, other rows one by one or piece by piece; padding is zeros."""
         epoch, step, starts = item
-        if isinstance(starts, Segments):
-            return self._fill_segments(buffer, epoch, step, starts)
+        if isinstance(starts, Prepared):
+            return self._fill_pieces(buffer, epoch, step, starts)
         contiguous = self.plan.order == "sequential" and len(starts) == self.batch_size and self._setup.mixture is None
         if contiguous:
             self.reader.read(int(starts[0]), buffer.flat[: self.batch_size * self.seq_len + 1])
@@ -437,21 +463,16 @@ class TrainLoader:
             buffer.array[len(starts) :] = 0
         return Raw(epoch, step, len(starts), contiguous, starts)
 
-    def _fill_segments(self, buffer: Rows, epoch: int, step: int, rows: Segments) -> Raw:
+    def _fill_pieces(self, buffer: Rows, epoch: int, step: int, rows: Prepared) -> Raw:
         """Read the pieces of packed rows, and check that documents begin where they should."""
-        width = self.seq_len + 1
-        places = rows.row * width + rows.slot
-        filled = rows.filled(self.batch_size)
-        short = np.flatnonzero(filled < width)
-        for row, n in zip(short.tolist(), filled[short].tolist(), strict=True):
-            buffer.array[row, n:] = 0
-        self.reader.read_parts(rows.start, rows.size, places, buffer, join=self.plan.order == "sequential")
+        for row, slot in rows.empty:
+            buffer.array[row, slot:] = 0
+        self.reader.read_prepared(rows, buffer)
         separator = self.data.separator_id
         if separator is not None and self.data.separator_position == "before":
-            begins = rows.begins
-            wrong = buffer.array.reshape(-1)[places[begins]] != separator
+            wrong = buffer.array.reshape(-1)[rows.first_ids] != separator
             if wrong.any():
-                self._check_begins(rows.start[begins][wrong], separator)
+                self._check_begins(rows.first_tokens[wrong], separator)
         patches = None
         if len(rows.patches):
             patches = np.empty((len(rows.patches), 1), self.reader.dtype)
@@ -479,9 +500,8 @@ class TrainLoader:
     def marks(self, buffer: Rows, raw: Raw) -> Marks:
         """Which targets count, and where documents begin."""
         b, t, packer = self.batch_size, self.seq_len, self._setup.packer
-        if isinstance(raw.rows, Segments):
-            mask = raw.rows.mask(b, t, shared_slots=packer.packing == "best-fit")
-            borders = raw.rows.borders(b, t) if packer.marks else None
+        if isinstance(raw.rows, Prepared):
+            mask, borders = raw.rows.mask(b, t), raw.rows.borders
         else:
             mask = None
             if raw.n_rows < b:
@@ -508,7 +528,7 @@ class TrainLoader:
             ends = found
             found = found[(found + 1) % t != 0] + 1
         else:
-            assert not isinstance(raw.rows, Segments)
+            assert isinstance(raw.rows, np.ndarray)
             starts = self._setup.starts()
             low, high = (np.searchsorted(starts, raw.rows + k, "right") for k in (0, t))
             n = high - low
@@ -525,7 +545,7 @@ class TrainLoader:
         """A batch of its own memory from a filled buffer."""
         inputs, targets = (part.astype(dtype or self.dtype) for part in self.split_rows(buffer.array, raw))
         if raw.patches is not None:
-            assert isinstance(raw.rows, Segments)
+            assert isinstance(raw.rows, Prepared)
             targets[raw.rows.patches[:, 0], raw.rows.patches[:, 1]] = raw.patches[:, 0]
         return Batch(inputs, targets, raw.epoch, raw.step, *self.marks(buffer, raw))
 
