@@ -105,8 +105,12 @@ class PackedRows:
             while at < stop:
                 w = int(np.searchsorted(bounds, at, "right")) - 1
                 end = min(stop, int(bounds[w + 1]))
-                begin = starts[-1] + at - first
-                parts.append((self._window(epoch, w), at - int(bounds[w]), end - int(bounds[w]), begin))
+                window, a, b = self._window(epoch, w), at - int(bounds[w]), end - int(bounds[w])
+                if parts and parts[-1][0] is window and parts[-1][2] == a:
+                    window, a, _, begin = parts.pop()
+                else:
+                    begin = starts[-1] + at - first
+                parts.append((window, a, b, begin))
                 at = end
             starts.append(starts[-1] + max(0, stop - first))
         return self._segments(parts, starts[-1]), starts
