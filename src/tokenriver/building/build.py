@@ -20,11 +20,12 @@ from tokenriver.building.choices import (
     data_set_name,
     find_origin,
 )
-from tokenriver.building.dataset import DatasetWriter, Shape
+from tokenriver.building.dataset import DatasetWriter
 from tokenriver.building.journal import Journal
 from tokenriver.building.options import BuildOptions, BuildWords
 from tokenriver.building.passes import OpenJob, run_jobs
 from tokenriver.building.records import write_records
+from tokenriver.building.shape import Shape
 from tokenriver.building.target import Target
 from tokenriver.corpus.documents import Position
 from tokenriver.errors import ResumeError, UsageError

@@ -5,22 +5,17 @@ Cutting happens in the caller's thread, in order; appending, hashing, syncing an
 
 from __future__ import annotations
 
-import queue
-import threading
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 import numpy as np
 
-from tokenriver.building.index_part import IndexPart
 from tokenriver.building.journal import Checkpoint, Journal
 from tokenriver.building.plan import (
     VAL,
     Close,
-    Cutting,
     PlanState,
     Write,
     assign_splits,
@@ -29,63 +24,28 @@ from tokenriver.building.plan import (
     document_ends,
     documents_within,
 )
-from tokenriver.errors import ResumeError, UsageError
+from tokenriver.building.writing import WriterThread
+from tokenriver.errors import ResumeError
 from tokenriver.files import PART_SUFFIX
-from tokenriver.shards.header import ShardHeader, Variant
+from tokenriver.shards.header import ShardHeader
 from tokenriver.shards.index import INDEX_DTYPE, INDEX_SUFFIX, index_path
-from tokenriver.shards.layouts import SPLITS, Layout, parse_shard_name, plain_shard_name, record_prefix, shard_name
+from tokenriver.shards.layouts import SPLITS, parse_shard_name, record_prefix
 from tokenriver.shards.manifest import ManifestFile
-from tokenriver.shards.writer import ShardWriter
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from concurrent.futures import Future
     from pathlib import Path
-
-    from numpy.typing import NDArray
 
     from tokenriver.building.assemble import EncodedBlock
     from tokenriver.building.journal import JournalContent
     from tokenriver.building.plan import Run
+    from tokenriver.building.shape import Shape
     from tokenriver.corpus.inputs import InputFacts, InputMark
 
     Place: TypeAlias = tuple[int, int]
     InputState: TypeAlias = tuple[dict[int, InputFacts], InputMark | None]
 
-__all__ = ["BuildCounts", "DatasetWriter", "Shape"]
-
-_QUEUE_BYTES = 64 << 20
-"""Ids waiting for the writing thread, at most; beyond it the build waits."""
-
-_SYNC_BYTES = 32 << 20
-"""Bytes appended to a part after which it is synced in the background, so that little is left to do at its end."""
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """What the files of a data set are like: names, cuts, and the header's fields."""
-
-    directory: Path
-    layout: Layout
-    dataset: str
-    cutting: Cutting
-    variant: Variant
-    header_vocab_size: int
-    numbered: bool = True
-    max_documents: int | None = None
-    max_tokens: int | None = None
-    doc_index: bool = False
-
-    def path(self, split: int, index: int) -> Path:
-        """Where a shard goes. UsageError for a second file where each split has one without a number."""
-        if not self.numbered and self.layout == "llmc":
-            if index:
-                raise UsageError(
-                    f"{self.directory}: {self.dataset} has one file for each split, and more than "
-                    f"{self.cutting.shard_tokens:,} tokens do not fit into one; use --layout tokens"
-                )
-            return self.directory / plain_shard_name(self.dataset, SPLITS[split])
-        return self.directory / shard_name(self.layout, self.dataset, SPLITS[split], index)
+__all__ = ["BuildCounts", "DatasetWriter"]
 
 
 @dataclass(slots=True)
@@ -153,7 +113,7 @@ class DatasetWriter:
         self.full = False
         """Nothing more is taken: a limit is reached."""
         self._indexed = [0, 0]
-        self._thread = _WriterThread(shape, journal)
+        self._thread = WriterThread(shape, journal)
 
     def resume(self, content: JournalContent) -> tuple[int, int]:
         """Take up a journalled build; returns the (source, offset) to read from.
@@ -293,140 +253,3 @@ def _settle_file(path: Path, expected: int | None) -> bool:
                 part.replace(path)
             return True
     return False
-
-
-class _WriterThread:
-    """Appends, seals, journals and renames, in the order in which the steps were put."""
-
-    def __init__(self, shape: Shape, journal: Journal) -> None:
-        self._shape = shape
-        self._journal = journal
-        self._open: dict[int, ShardWriter] = {}
-        self._index: dict[int, IndexPart] = {}
-        self._unsynced = 0
-        self._syncing = ThreadPoolExecutor(1, thread_name_prefix="tokenriver-sync")
-        self._synced: Future[None] | None = None
-        self._queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
-        self._room = threading.Condition()
-        self._waiting_bytes = 0
-        self._error: BaseException | None = None
-        self.durable = (0, 0)
-        self._stopped = False
-        self._thread = threading.Thread(target=self._run, name="tokenriver-writer", daemon=True)
-        self._thread.start()
-
-    def reopen(self, split: int, path: Path, tokens: int, indexed: int) -> None:
-        """Go on with a part of so many ids, and its index of so many documents; only before the first `put`."""
-        self._open[split] = self._writer(path, tokens)
-        if self._shape.doc_index:
-            self._index[split] = IndexPart(index_path(path), keep=indexed)
-
-    def put(self, step: Write, ids: NDArray[Any], ends: NDArray[np.int64] | None) -> None:
-        """Queue ids (and their documents' ends) for the open file of a split, waiting while too much is queued."""
-        with self._room:
-            self._room.wait_for(lambda: self._waiting_bytes < _QUEUE_BYTES or self._error is not None)
-            self._waiting_bytes += ids.nbytes
-        self._raise()
-        self._queue.put((step, ids, ends))
-
-    def close_shard(
-        self,
-        split: int,
-        entry: dict[str, Any],
-        checkpoint: Checkpoint,
-        sources: dict[str, int],
-        inputs: InputState,
-        files: list[Any],
-    ) -> None:
-        """Queue the closing of a split's file; its facts are appended to `files` when it has its name."""
-        self._raise()
-        self._queue.put((split, entry, checkpoint, sources, inputs, files))
-
-    def join(self) -> None:
-        """Wait until all is done; raises what went wrong."""
-        self._queue.put(None)
-        self._thread.join()
-        self._raise()
-
-    def stop(self) -> None:
-        """End the thread without finishing what is queued, and leave the parts."""
-        self._stopped = True
-        self._queue.put(None)
-        self._thread.join()
-        parts: list[ShardWriter | IndexPart] = [*self._open.values(), *self._index.values()]
-        for writer in parts:
-            writer.close()
-
-    def _raise(self) -> None:
-        if self._error is not None:
-            raise self._error
-
-    def _writer(self, path: Path, tokens: int = 0) -> ShardWriter:
-        shape = self._shape
-        return ShardWriter(path, variant=shape.variant, vocab_size=shape.header_vocab_size, keep_tokens=tokens)
-
-    def _run(self) -> None:
-        try:
-            while (item := self._queue.get()) is not None and not self._stopped:
-                if isinstance(item[0], Write):
-                    self._append(*item)
-                else:
-                    self._seal(*item)
-        except BaseException as error:  # handed to the building thread, which raises it
-            with self._room:
-                self._error = error
-                self._room.notify_all()
-        finally:
-            self._syncing.shutdown()
-
-    def _append(self, step: Write, ids: NDArray[Any], ends: NDArray[np.int64] | None) -> None:
-        writer = self._open.get(step.split)
-        if writer is None:
-            path = self._shape.path(step.split, step.index)
-            writer = self._open[step.split] = self._writer(path)
-            if ends is not None:
-                self._index[step.split] = IndexPart(index_path(path))
-        writer.append(ids)
-        if ends is not None:
-            self._index[step.split].append(ends)
-        self._unsynced += ids.nbytes
-        if self._unsynced >= _SYNC_BYTES and (self._synced is None or self._synced.done()):
-            self._wait_for_sync()
-            self._synced = self._syncing.submit(writer.sync)
-            self._unsynced = 0
-        with self._room:
-            self._waiting_bytes -= ids.nbytes
-            self._room.notify_all()
-
-    def _wait_for_sync(self) -> None:
-        """Let a sync in the background end, raising what it met: its file is about to be closed."""
-        if self._synced is not None:
-            self._synced.result()
-            self._synced = None
-
-    def _seal(
-        self,
-        split: int,
-        entry: dict[str, Any],
-        checkpoint: Checkpoint,
-        sources: dict[str, int],
-        inputs: InputState,
-        files: list[Any],
-    ) -> None:
-        self._wait_for_sync()
-        writer = self._open.pop(split)
-        facts = writer.seal()
-        file = ManifestFile(**entry, sha256=facts.sha256)
-        assert facts.n_tokens == file.n_tokens, "the plan and the file disagree"
-        index = self._index.pop(split, None)
-        if index is not None:
-            index.seal()
-        others: list[ShardWriter | IndexPart] = [*self._open.values(), *self._index.values()]
-        for other in others:
-            other.sync()
-        self._journal.record(msgspec.to_builtins(file), checkpoint, sources, inputs)
-        if index is not None:
-            index.publish()  # before the shard, so that a named shard never waits for its index
-        writer.publish()
-        files.append(file)
-        self.durable = checkpoint.position

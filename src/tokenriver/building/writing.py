@@ -1,0 +1,175 @@
+"""The thread that puts a data set on disk: it appends, syncs, seals, journals and renames, in the order it was told."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import msgspec
+
+from tokenriver.building.index_part import IndexPart
+from tokenriver.building.plan import Write
+from tokenriver.shards.index import index_path
+from tokenriver.shards.manifest import ManifestFile
+from tokenriver.shards.writer import ShardWriter
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
+    from pathlib import Path
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from tokenriver.building.journal import Checkpoint, Journal
+    from tokenriver.building.shape import Shape
+    from tokenriver.corpus.inputs import InputFacts, InputMark
+
+    Place: TypeAlias = tuple[int, int]
+    InputState: TypeAlias = tuple[dict[int, InputFacts], InputMark | None]
+
+__all__ = ["WriterThread"]
+
+_QUEUE_BYTES = 64 << 20
+"""Ids waiting for the writing thread, at most; beyond it the build waits."""
+
+_SYNC_BYTES = 32 << 20
+"""Bytes appended to a part after which it is synced in the background, so that little is left to do at its end."""
+
+
+class WriterThread:
+    """Appends, seals, journals and renames, in the order in which the steps were put."""
+
+    def __init__(self, shape: Shape, journal: Journal) -> None:
+        self._shape = shape
+        self._journal = journal
+        self._open: dict[int, ShardWriter] = {}
+        self._index: dict[int, IndexPart] = {}
+        self._unsynced = 0
+        self._syncing = ThreadPoolExecutor(1, thread_name_prefix="tokenriver-sync")
+        self._synced: Future[None] | None = None
+        self._queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._room = threading.Condition()
+        self._waiting_bytes = 0
+        self._error: BaseException | None = None
+        self.durable = (0, 0)
+        self._stopped = False
+        self._thread = threading.Thread(target=self._run, name="tokenriver-writer", daemon=True)
+        self._thread.start()
+
+    def reopen(self, split: int, path: Path, tokens: int, indexed: int) -> None:
+        """Go on with a part of so many ids, and its index of so many documents; only before the first `put`."""
+        self._open[split] = self._writer(path, tokens)
+        if self._shape.doc_index:
+            self._index[split] = IndexPart(index_path(path), keep=indexed)
+
+    def put(self, step: Write, ids: NDArray[Any], ends: NDArray[np.int64] | None) -> None:
+        """Queue ids (and their documents' ends) for the open file of a split, waiting while too much is queued."""
+        with self._room:
+            self._room.wait_for(lambda: self._waiting_bytes < _QUEUE_BYTES or self._error is not None)
+            self._waiting_bytes += ids.nbytes
+        self._raise()
+        self._queue.put((step, ids, ends))
+
+    def close_shard(
+        self,
+        split: int,
+        entry: dict[str, Any],
+        checkpoint: Checkpoint,
+        sources: dict[str, int],
+        inputs: InputState,
+        files: list[Any],
+    ) -> None:
+        """Queue the closing of a split's file; its facts are appended to `files` when it has its name."""
+        self._raise()
+        self._queue.put((split, entry, checkpoint, sources, inputs, files))
+
+    def join(self) -> None:
+        """Wait until all is done; raises what went wrong."""
+        self._queue.put(None)
+        self._thread.join()
+        self._raise()
+
+    def stop(self) -> None:
+        """End the thread without finishing what is queued, and leave the parts."""
+        self._stopped = True
+        self._queue.put(None)
+        self._thread.join()
+        parts: list[ShardWriter | IndexPart] = [*self._open.values(), *self._index.values()]
+        for writer in parts:
+            writer.close()
+
+    def _raise(self) -> None:
+        if self._error is not None:
+            raise self._error
+
+    def _writer(self, path: Path, tokens: int = 0) -> ShardWriter:
+        shape = self._shape
+        return ShardWriter(path, variant=shape.variant, vocab_size=shape.header_vocab_size, keep_tokens=tokens)
+
+    def _run(self) -> None:
+        try:
+            while (item := self._queue.get()) is not None and not self._stopped:
+                if isinstance(item[0], Write):
+                    self._append(*item)
+                else:
+                    self._seal(*item)
+        except BaseException as error:  # handed to the building thread, which raises it
+            with self._room:
+                self._error = error
+                self._room.notify_all()
+        finally:
+            self._syncing.shutdown()
+
+    def _append(self, step: Write, ids: NDArray[Any], ends: NDArray[np.int64] | None) -> None:
+        writer = self._open.get(step.split)
+        if writer is None:
+            path = self._shape.path(step.split, step.index)
+            writer = self._open[step.split] = self._writer(path)
+            if ends is not None:
+                self._index[step.split] = IndexPart(index_path(path))
+        writer.append(ids)
+        if ends is not None:
+            self._index[step.split].append(ends)
+        self._unsynced += ids.nbytes
+        if self._unsynced >= _SYNC_BYTES and (self._synced is None or self._synced.done()):
+            self._wait_for_sync()
+            self._synced = self._syncing.submit(writer.sync)
+            self._unsynced = 0
+        with self._room:
+            self._waiting_bytes -= ids.nbytes
+            self._room.notify_all()
+
+    def _wait_for_sync(self) -> None:
+        """Let a sync in the background end, raising what it met: its file is about to be closed."""
+        if self._synced is not None:
+            self._synced.result()
+            self._synced = None
+
+    def _seal(
+        self,
+        split: int,
+        entry: dict[str, Any],
+        checkpoint: Checkpoint,
+        sources: dict[str, int],
+        inputs: InputState,
+        files: list[Any],
+    ) -> None:
+        self._wait_for_sync()
+        writer = self._open.pop(split)
+        facts = writer.seal()
+        file = ManifestFile(**entry, sha256=facts.sha256)
+        assert facts.n_tokens == file.n_tokens, "the plan and the file disagree"
+        index = self._index.pop(split, None)
+        if index is not None:
+            index.seal()
+        others: list[ShardWriter | IndexPart] = [*self._open.values(), *self._index.values()]
+        for other in others:
+            other.sync()
+        self._journal.record(msgspec.to_builtins(file), checkpoint, sources, inputs)
+        if index is not None:
+            index.publish()  # before the shard, so that a named shard never waits for its index
+        writer.publish()
+        files.append(file)
+        self.durable = checkpoint.position
