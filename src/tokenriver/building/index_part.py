@@ -6,7 +6,7 @@ import os
 from typing import TYPE_CHECKING
 
 from tokenriver.errors import FormatError
-from tokenriver.files import PART_SUFFIX, fsync_directory
+from tokenriver.files import PART_SUFFIX, fsync_directory, naming
 from tokenriver.shards.index import INDEX_DTYPE
 
 if TYPE_CHECKING:
@@ -42,12 +42,14 @@ class IndexPart:
     def append(self, ends: NDArray[np.int64]) -> None:
         """Add documents' ends, counted from the shard's first id."""
         view = memoryview(ends.astype(INDEX_DTYPE).tobytes())
-        while view:
-            view = view[self._file.write(view) :]
+        with naming(self.part):
+            while view:
+                view = view[self._file.write(view) :]
 
     def sync(self) -> None:
         """Put what was appended on disk."""
-        os.fsync(self._file.fileno())
+        with naming(self.part):
+            os.fsync(self._file.fileno())
 
     def seal(self) -> None:
         """Fsync and close; the file still has its part name."""

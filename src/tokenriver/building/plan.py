@@ -29,8 +29,8 @@ __all__ = [
     "assign_splits",
     "close_all",
     "cut_runs",
-    "documents_within",
     "document_ends",
+    "documents_within",
 ]
 
 TRAIN, VAL = 0, 1
