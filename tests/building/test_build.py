@@ -289,3 +289,18 @@ def test_the_llama_3_variant_takes_the_end_of_text_where_there_is_no_begin(tmp_p
     ids = tokenriver.load_tokenizer(tmp_path / "bpe").encode("ab").tolist()
     assert summary.separator_id == 0
     assert ids_of(tmp_path / "out", "*.bin") == [0, ids[0], 0, ids[1]]
+
+
+@pytest.mark.parametrize("split", ["train", "hash:0.5", "first-docs:3", "first-tokens:4"])
+@pytest.mark.parametrize("layout", ["tokens", "llmc"])
+def test_a_kept_document_without_a_token_is_counted_and_the_counts_agree(tmp_path, split, layout):
+    texts = ["", "ab", "", "", "c", "def", ""]
+    source = write_jsonl(tmp_path / "docs.jsonl", texts)
+    summary = build(source, tmp_path, layout=layout, split=split, keep_empty=True, block_bytes=40, dataset="d")
+    assert summary.documents == sum(f.n_docs for f in summary.files) == 3
+    assert summary.skipped == {"no_token": 4}
+    assert summary.text_bytes == 6
+    assert tokenriver.verify([summary.directory]).findings == []
+    kept = build(source, tmp_path / "sep", tokenizer="byte260", layout=layout, keep_empty=True, dataset="d")
+    assert kept.documents == sum(f.n_docs for f in kept.files) == 7
+    assert tokenriver.verify([kept.directory]).findings == []

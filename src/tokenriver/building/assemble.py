@@ -7,6 +7,7 @@ encoded for several data sets at once: it is read and parsed only once.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,6 @@ from tokenriver.corpus.splits import hash_split
 from tokenriver.errors import TokenizerError
 
 if TYPE_CHECKING:
-    from collections import Counter
     from collections.abc import Sequence
     from fractions import Fraction
 
@@ -147,7 +147,14 @@ class BlockEncoder:
             tokens, before=self._separator.before, after=self._separator.after, dtype=self._dtype
         )
         del tokens
-        found, n_documents = np.unique(block.source_indices, return_counts=True)
+        leaves_trace = np.diff(bounds) > 0
+        n_traceless = len(leaves_trace) - int(np.count_nonzero(leaves_trace))
+        if n_traceless:
+            # Without a separator a document of no token stands nowhere in the stream: it is counted, not written.
+            bounds = np.append(bounds[:-1][leaves_trace], bounds[-1])
+            given = None if given is None else given[leaves_trace]
+            lengths = lengths[leaves_trace]
+        found, n_documents = np.unique(block.source_indices[leaves_trace], return_counts=True)
         return EncodedBlock(
             start=start,
             end=end,
@@ -156,7 +163,7 @@ class BlockEncoder:
             bounds=bounds,
             given=given,
             text_bytes=lengths,
-            skipped=block.skipped,
+            skipped=block.skipped + Counter(no_token=n_traceless),
             reference_documents=n_reference,
             special_texts=special_texts,
             sampled=len(sample),
