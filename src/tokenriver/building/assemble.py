@@ -172,8 +172,12 @@ class BlockEncoder:
 
     def _encode(self, block: DocumentBlock) -> TokenBatch:
         """All documents of a block on this thread; an encoder's failure names the document."""
+        narrow = getattr(self._tokenizer, "encode_batch_narrow", None)
         try:
-            return self._tokenizer.encode_batch(block.texts, parallel=False)
+            tokens: TokenBatch = (
+                self._tokenizer.encode_batch(block.texts, parallel=False) if narrow is None else narrow(block.texts)
+            )
+            return tokens
         except TokenizerError as error:
             if error.document is None:
                 raise
