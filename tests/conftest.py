@@ -36,7 +36,7 @@ def s3_server() -> Iterator[S3Server]:
 
 
 @pytest.fixture
-def s3(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Bucket]:
+def s3(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
     """An empty bucket, found by s3fs here and in child processes through the environment; faults and log are fresh."""
     import fsspec.config
     import s3fs
@@ -52,6 +52,6 @@ def s3(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch, request: pytest.Fix
     s3_server.client.create_bucket(Bucket=bucket.name)
     yield bucket
     s3_server.mend()
-    for key in bucket.keys():
+    for key in bucket.names():
         bucket.delete(key)
     s3fs.S3FileSystem.clear_instance_cache()

@@ -112,7 +112,8 @@ class S3Server:
     ) -> None:
         """The next requests of that method whose path matches `name` (a pattern) go so, one fault each.
 
-        `query`: only those whose query string has this in it (uploadId, list-type=2). `always`: the first fault, for ever.
+        `query`: only those whose query string has this in it (uploadId, list-type=2). `always`: the first fault, for
+        ever.
         """
         with self._lock:
             self._rules.append(_Rule(re.compile(name), method, query, deque(faults), always))
@@ -253,7 +254,7 @@ class Bucket:
         body: bytes = self.server.client.get_object(Bucket=self.name, Key=key)["Body"].read()
         return body
 
-    def keys(self, prefix: str = "") -> list[str]:
+    def names(self, prefix: str = "") -> list[str]:
         """Keys below a prefix, sorted."""
         pages = self.server.client.get_paginator("list_objects_v2").paginate(Bucket=self.name, Prefix=prefix)
         return sorted(one["Key"] for page in pages for one in page.get("Contents", []))

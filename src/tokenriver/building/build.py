@@ -235,6 +235,8 @@ class _Job:
             return [source.name, None, None]
         if source.pin is not None:
             return [source.name, source.n_bytes, source.pin]
+        if source.remote is not None:
+            return [source.name, source.n_bytes, source.remote.version]
         return [source.name, source.n_bytes, os.stat(source.file).st_mtime_ns]  # noqa: PTH116 - a Path costs, with many sources
 
     def take_up(self, journal: Journal, writer: DatasetWriter) -> JournalContent | None:
@@ -319,7 +321,7 @@ def _refuse_changes(now: dict[str, Any], then: dict[str, Any], directory: Path) 
             pairs = zip([*found, *[None] * len(expected)], [*expected, *[None] * len(found)], strict=False)
             found, expected = next((a, b) for a, b in pairs if a != b)
             key = f"input {(found or expected)[0]}"
-            expected = f"[name, bytes, modified (ns)] = {expected}"
+            expected = f"[name, bytes, modified (ns) or version] = {expected}"
         raise ResumeError(
             f"{directory}: the unfinished build there was made otherwise: {key} was {expected} and is now {found}; "
             "build as before, or with --restart to begin anew"
