@@ -99,6 +99,7 @@ def run_jobs(
             raise
         for one in opened:  # only now: all of them can be taken up again as long as one is unfinished
             one.journal.remove()
+            one.job.target.forget_staging()
     return [
         one.job.summary(one.writer, record, one.facts(hashes), resumed=one.resumed)
         for one, record in zip(opened, records, strict=True)

@@ -70,7 +70,7 @@ def _prefix_files(url: str, objects: dict[str, RemoteFile]) -> Iterator[Source]:
 
 
 def _is_read(name: str) -> bool:
-    return not any(part.startswith((".", "_")) for part in name.split("/")) and holds_documents(last_name(f"/{name}"))
+    return not any(part.startswith((".", "_")) for part in name.split("/")) and holds_documents(name)
 
 
 def _glob_files(pattern: str) -> Iterator[Source]:

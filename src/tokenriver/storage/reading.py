@@ -9,12 +9,13 @@ piece's first byte, and in the end an error names the URL and the byte.
 
 from __future__ import annotations
 
+import errno
 import io
 from collections import deque
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
-from tokenriver.errors import IntegrityError
+from tokenriver.errors import IntegrityError, StorageError
 from tokenriver.storage.failures import explained, retried, translating
 from tokenriver.storage.objects import RemoteFile, find_object, required_size
 from tokenriver.storage.paths import filesystem_of, scheme_of, shown
@@ -29,6 +30,11 @@ __all__ = ["PIECE_BYTES", "RemoteReader", "check_unchanged", "open_url", "read_f
 
 PIECE_BYTES = 8 << 20
 """Asked for at once: a store takes some 30 ms to begin an answer, in which 2 MB would have come."""
+
+SMALL_BYTES = 1 << 20
+"""An object of no more is asked for in one request."""
+
+_FIRST_BYTES = 256 << 10
 
 _AHEAD = 4
 """Pieces of one object under way: a store gives one connection 50 to 100 MB/s."""
@@ -49,11 +55,11 @@ def read_from(file: RemoteFile, *, start: int = 0) -> Generator[bytes]:
     if not ranges.possible:
         yield from _in_one_stream(file, start)
         return
-    if size - start <= PIECE_BYTES:
-        yield ranges.read(start, size)
-    else:
-        yield from _ahead(ranges, start, size)
-    if size > PIECE_BYTES:  # one answer is of one version; several may be of two
+    # Whoever only looks at the beginning is not sent what follows.
+    first = size if size - start <= SMALL_BYTES else start + _FIRST_BYTES
+    yield ranges.read(start, first)
+    yield from _ahead(ranges, first, size)
+    if start or first < size:  # one answer is of one version; several may be of two
         check_unchanged(file)
 
 
@@ -184,7 +190,9 @@ def _stream_once(file: RemoteFile, start: int) -> Iterator[bytes]:
 
 
 class RemoteReader(io.RawIOBase):
-    """An object as a binary file that can seek: every read is made of whole pieces; sequential reads go ahead."""
+    """An object as a binary file that can seek. A read asks for its range, in pieces; with `ahead`, reads that follow
+    each other are served from a stream whose next pieces are under way.
+    """
 
     def __init__(self, file: RemoteFile, *, ahead: bool = False) -> None:
         super().__init__()
@@ -193,10 +201,11 @@ class RemoteReader(io.RawIOBase):
         self._ranges = _Ranges(file)
         self._at = 0
         self._reads_ahead = ahead
-        self._stream: Iterator[bytes] | None = None
-        self._left: memoryview = memoryview(b"")
-        if not self._ranges.possible:
-            raise explained(OSError("the server sends no ranges; download the file first"), file.url)
+        self._stream: Generator[bytes] | None = None
+        self._stream_at = 0
+        self._left = memoryview(b"")
+        if not self._ranges.possible and not ahead:
+            raise StorageError("the server sends no ranges; download the file first", shown(file.url))
 
     def readable(self) -> bool:
         """It is."""
@@ -213,18 +222,15 @@ class RemoteReader(io.RawIOBase):
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
         """Move to an offset; nothing is asked of the store."""
         base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self.n_bytes}[whence]
-        to = max(0, base + offset)
-        if to != self._at:
-            self._drop_stream()
-        self._at = to
-        return to
+        self._at = max(0, base + offset)
+        return self._at
 
     def readinto(self, buffer: Buffer) -> int:
         """Fill the buffer, less only at the end."""
         view = memoryview(buffer).cast("B")
         n = min(len(view), max(0, self.n_bytes - self._at))
         if self._reads_ahead:
-            n = self._read_ahead(view[:n])
+            self._take(view[:n])
         elif n:
             view[:n] = self._read(self._at, self._at + n)
         self._at += n
@@ -241,31 +247,36 @@ class RemoteReader(io.RawIOBase):
         self._at += len(data)
         return data
 
+    def readall(self) -> bytes:
+        """All that follows."""
+        return self.read()
+
     def _read(self, start: int, stop: int) -> bytes:
         if stop - start <= PIECE_BYTES:
             return self._ranges.read(start, stop)
         return b"".join(_ahead(self._ranges, start, stop))
 
-    def _read_ahead(self, view: memoryview) -> int:
+    def _take(self, view: memoryview) -> None:
+        """Fill the view from the stream, which begins anew where the reader was moved."""
+        if self._stream is None or self._stream_at != self._at:
+            self._drop_stream()
+            self._stream, self._stream_at = read_from(self.file, start=self._at), self._at
         n = 0
         while n < len(view):
             if not self._left:
-                if self._stream is None:
-                    self._stream = read_from(self.file, start=self._at + n)
                 self._left = memoryview(next(self._stream))
             take = min(len(view) - n, len(self._left))
             view[n : n + take] = self._left[:take]
             self._left = self._left[take:]
             n += take
-        if self._at + n == self.n_bytes and self._stream is not None:
+        self._stream_at += n
+        if self._stream_at == self.n_bytes:
             next(self._stream, None)  # its end compares the version
-            self._stream = None
-        return n
 
     def _drop_stream(self) -> None:
         stream, self._stream, self._left = self._stream, None, memoryview(b"")
         if stream is not None:
-            stream.close()  # type: ignore[attr-defined]
+            stream.close()
 
     def close(self) -> None:
         """Let go of what is under way."""
@@ -282,7 +293,5 @@ def open_url(url: str, *, ahead: bool = False) -> RemoteReader:
     with translating(url):
         file = find_object(url)
     if file is None:
-        import errno
-
         raise FileNotFoundError(errno.ENOENT, "no such object", shown(url))
     return RemoteReader(file, ahead=ahead)
