@@ -36,7 +36,8 @@ class Fault:
     """What goes wrong with one request for an object.
 
     `status` (with `headers`): this answer instead; `cut`: the connection ends after so many bytes of the body; `reset`:
-    it is reset after so many; `flip`: that byte of the body is another; `hold`: the answer waits for this event.
+    it is reset after so many; `flip`: that byte of the body is another; `hold`: the answer waits for this event;
+    `reached`: set when the request has come.
     """
 
     status: int | None = None
@@ -45,6 +46,7 @@ class Fault:
     flip: int | None = None
     headers: dict[str, str] = field(default_factory=dict)
     hold: threading.Event | None = None
+    reached: threading.Event | None = None
 
 
 @dataclass
@@ -139,6 +141,8 @@ class S3Server:
         request = Request(environ["REQUEST_METHOD"], path, environ["QUERY_STRING"], environ.get("HTTP_RANGE"))
         fault = self._take_fault(request)
         self.log.append(request)
+        if fault.reached is not None:
+            fault.reached.set()
         if fault.hold is not None:
             fault.hold.wait(60)
         if fault.status is not None:

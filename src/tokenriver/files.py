@@ -17,12 +17,14 @@ if TYPE_CHECKING:
 __all__ = [
     "PART_SUFFIX",
     "atomic_write",
+    "file_exists",
     "fsync_directory",
     "human_bytes",
     "human_count",
     "make_directory",
     "naming",
     "open_binary",
+    "remove_file",
     "sha256_file",
 ]
 
@@ -80,6 +82,25 @@ def open_binary(path: Path) -> RawIOBase:
 
         return open_url(str(path), ahead=True)
     return open(path, "rb", buffering=0)
+
+
+def file_exists(path: Path) -> bool:
+    """Whether there is something at a path; behind a URL, an object of that name. Raises OSError if none can tell."""
+    if is_remote(path):
+        from tokenriver.storage.objects import find_object
+
+        return find_object(str(path)) is not None
+    return path.exists()
+
+
+def remove_file(path: Path) -> None:
+    """Delete a file or an object, if it is there."""
+    if is_remote(path):
+        from tokenriver.storage.objects import remove_objects
+
+        remove_objects([str(path)])
+    else:
+        path.unlink(missing_ok=True)
 
 
 def make_directory(directory: Path) -> None:

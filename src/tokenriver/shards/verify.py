@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tokenriver.errors import FormatError, UsageError
-from tokenriver.files import open_binary, sha256_file
+from tokenriver.files import file_exists, open_binary, sha256_file
 from tokenriver.shards.checks import data_set_problems, id_problem, key_order_problem, shard_problems
 from tokenriver.shards.discover import DataSet, Finding, find_data
 from tokenriver.shards.index import INDEX_DTYPE, find_ends, index_path, index_problem
@@ -22,8 +22,7 @@ from tokenriver.shards.layouts import BUILD_RECORD, CORPUS_RECORD, MANIFEST
 from tokenriver.shards.manifest import read_limited
 from tokenriver.shards.reader import read_header
 from tokenriver.shards.scan import Crew, ShardScan, scan_shard
-from tokenriver.storage.objects import find_object
-from tokenriver.storage.paths import is_remote, to_path
+from tokenriver.storage.paths import to_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -188,15 +187,11 @@ def _manifest_findings(data_set: DataSet) -> list[Finding]:
     try:
         findings += [Finding(data_set.source, p) for p in key_order_problem(read_limited(data_set.source))]
         corpus = data_set.directory / CORPUS_RECORD
-        if data_set.manifest is not None and _exists(corpus):
+        if data_set.manifest is not None and file_exists(corpus):
             findings += _corpus_finding(corpus, data_set.manifest.corpus_manifest_sha256)
     except OSError as error:
         findings.append(Finding(to_path(error.filename or data_set.source), error.strerror or str(error)))
     return findings
-
-
-def _exists(path: Path) -> bool:
-    return find_object(str(path)) is not None if is_remote(path) else path.exists()
 
 
 def _corpus_finding(path: Path, expected: str) -> list[Finding]:
@@ -216,7 +211,7 @@ def _submit_inputs(crew: Crew, data_set: DataSet) -> list[Future[list[Finding]]]
         none = Finding(data_set.directory / BUILD_RECORD, "records no inputs")
         return [crew.submit(lambda: [none])]
     work = [crew.submit(partial(_check_input, given)) for given in record.inputs]
-    if data_set.manifest is not None and not _exists(data_set.directory / CORPUS_RECORD):
+    if data_set.manifest is not None and not file_exists(data_set.directory / CORPUS_RECORD):
         expected = data_set.manifest.corpus_manifest_sha256
         folders = sorted({to_path(given.path).parent for given in record.inputs}, key=str)
         work += [crew.submit(partial(_check_corpus_manifest, folder / MANIFEST, expected)) for folder in folders]

@@ -13,7 +13,7 @@ from typing import Any
 
 from tokenriver.errors import MissingDependencyError, UsageError
 
-__all__ = ["filesystem_of", "is_remote", "is_url", "last_name", "scheme_of", "shown", "to_path"]
+__all__ = ["filesystem_of", "is_remote", "is_url", "last_name", "local_path", "scheme_of", "shown", "to_path"]
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 """At least two letters: `c://` is a drive."""
@@ -69,11 +69,27 @@ def to_path(value: str | os.PathLike[str]) -> Path:
     return UPath(text)  # type: ignore[return-value]
 
 
+_shared: dict[tuple[int, str, str], Any] = {}
+"""Process, scheme and host or bucket → the file system that all threads use: fsspec makes one a thread, each with
+connections of its own. Those with asynchronous clients do all their work in one thread anyway."""
+
+
+def local_path(value: str | os.PathLike[str], *, what: str) -> Path:
+    """A path of this machine; UsageError, naming `what` is given so, for a URL where only such a path will do."""
+    path = to_path(value) if not is_url(str(value)) else None
+    if path is None or is_remote(path):
+        raise UsageError(f"{what} {shown(value)}: a URL, but this has to be a path on this machine")
+    return path
+
+
 def filesystem_of(url: str) -> tuple[Any, str]:
     """fsspec's file system of a URL, and the path in it. Raises what `to_path` raises."""
+    scheme = scheme_of(url)
+    key = (os.getpid(), scheme, url.partition("://")[2].partition("/")[0])
+    if (shared := _shared.get(key)) is not None:
+        return shared, str(shared._strip_protocol(url))
     from fsspec.core import url_to_fs
 
-    scheme = scheme_of(url)
     try:
         fs, path = url_to_fs(url)
     except ImportError as error:
@@ -83,6 +99,8 @@ def filesystem_of(url: str) -> tuple[Any, str]:
         ) from error
     except ValueError as error:
         raise UsageError(f"{shown(url)}: {scheme}:// is no storage that fsspec knows ({shown(error)})") from error
+    if fs.async_impl:
+        _shared[key] = fs
     return fs, str(path)
 
 
