@@ -69,7 +69,7 @@ def impatient(s3: Bucket, monkeypatch: pytest.MonkeyPatch) -> Bucket:
 
     from tokenriver.storage import failures
 
-    once = {"endpoint_url": s3.server.url, "config_kwargs": {"retries": {"max_attempts": 1}}}
+    once = {"endpoint_url": s3.server.url, "config_kwargs": {"retries": {"total_max_attempts": 1}}}
     monkeypatch.setitem(fsspec.config.conf, "s3", once)
     monkeypatch.setattr(s3fs.S3FileSystem, "retries", 1)
     monkeypatch.setattr(failures, "RETRY_SECONDS", ())

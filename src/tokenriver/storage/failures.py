@@ -19,7 +19,7 @@ from tokenriver.storage.paths import shown
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["RETRY_SECONDS", "StorageWarning", "explained", "retried", "translating"]
+__all__ = ["RETRY_SECONDS", "StorageWarning", "explained", "no_bucket", "retried", "translating"]
 
 T = TypeVar("T")
 
@@ -70,8 +70,7 @@ def explained(error: Exception, url: str, offset: int | None = None) -> OSError:
     where, said = shown(url), shown(_first_line(error))
     status = getattr(error, "status", None)
     if isinstance(error, FileNotFoundError) or status in (404, 410):
-        bucket = "the bucket" if "bucket" in said.lower() else "no such object or prefix"
-        what = f"{bucket} does not exist" if bucket == "the bucket" else bucket
+        what = "the bucket does not exist" if no_bucket(error) else "no such object or prefix"
         return FileNotFoundError(errno.ENOENT, what, where)
     if isinstance(error, PermissionError) or status in (401, 403):
         return PermissionError(
@@ -86,6 +85,11 @@ def explained(error: Exception, url: str, offset: int | None = None) -> OSError:
         )
     at = "" if offset is None else f" at byte {offset:,}"
     return StorageError(f"the store failed{at} ({said or name})", where)
+
+
+def no_bucket(error: Exception) -> bool:
+    """Whether it is not the object that is missing, but the whole bucket."""
+    return "bucket does not exist" in str(error).lower()
 
 
 def _first_line(error: Exception) -> str:

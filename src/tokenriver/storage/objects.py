@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from tokenriver.errors import StorageError
-from tokenriver.storage.failures import retried
-from tokenriver.storage.paths import filesystem_of, scheme_of, shown
+from tokenriver.storage.failures import no_bucket, retried
+from tokenriver.storage.paths import filesystem_of, shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -75,7 +76,7 @@ def below(url: str, *, deep: bool = True) -> dict[str, RemoteFile]:
         except NotADirectoryError:
             return {}
         except FileNotFoundError as error:
-            if "bucket" in str(error).lower():
+            if no_bucket(error):
                 raise
             return {}
         return found
@@ -140,9 +141,16 @@ def _same(fs: Any, name: str) -> str:
     return str(fs._strip_protocol(name)).rstrip("/")
 
 
+def _plain(value: Any) -> str:
+    """A version as text that is the same from a listing and from asking for one object."""
+    if isinstance(value, (int, float)):
+        value = datetime.fromtimestamp(value, tz=UTC)
+    return (
+        value.astimezone(UTC).isoformat() if isinstance(value, datetime) else str(value).removeprefix("W/").strip('"')
+    )
+
+
 def _remote_file(url: str, facts: Mapping[str, Any]) -> RemoteFile:
     size = facts.get("size", facts.get("Size"))
-    version = next((f"{key} {facts[key]}" for key in _VERSIONS if facts.get(key)), None)
-    if version is not None and scheme_of(url) == "memory":
-        version = f"created {facts['created'].isoformat()}" if facts.get("created") else None
+    version = next((f"{key} {_plain(facts[key])}" for key in _VERSIONS if facts.get(key)), None)
     return RemoteFile(url, None if size is None else int(size), version)

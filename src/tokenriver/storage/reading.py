@@ -75,7 +75,8 @@ def check_unchanged(file: RemoteFile) -> None:
         raise _changed(file, "it is gone")
     if now.n_bytes != file.n_bytes:
         raise _changed(file, f"it has {now.n_bytes or 0:,} bytes, and had {file.n_bytes or 0:,} when it was found")
-    if now.version != file.version:
+    told_alike = now.version and file.version and now.version.split(" ", 1)[0] == file.version.split(" ", 1)[0]
+    if told_alike and now.version != file.version:
         raise _changed(file, f"its version is {now.version}, and was {file.version} when it was found")
 
 
