@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -15,6 +14,7 @@ from tokenriver.storage.paths import is_remote, scheme_of, to_path
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from tokenriver.corpus.inputs import InputFacts
     from tokenriver.corpus.sources import Source
@@ -148,27 +148,38 @@ def corpus_facts(
     return CorpusManifest(name, version, files, documents)
 
 
+def _sizes(directory: Path) -> dict[str, int]:
+    """Bytes of the files directly in a corpus directory, by name."""
+    if is_remote(directory):
+        from tokenriver.storage.objects import below
+
+        return {name: file.n_bytes or 0 for name, file in below(str(directory), deep=False).items()}
+    return {path.name: path.stat().st_size for path in directory.iterdir() if path.is_file()}
+
+
 def verify_corpus(directory: str | os.PathLike[str]) -> list[str]:
     """Re-hash a corpus; the findings, one text each: files missing, additional, unfinished, or not as recorded.
 
     Raises FormatError where there is no manifest, or none that can be read.
     """
-    target = Path(directory)
+    target = to_path(directory)
     manifest = read_corpus_manifest(target)
     findings = []
+    sizes = _sizes(target)
     for file in manifest.files:
         path = target / file.name
-        if not path.is_file():
+        size = sizes.get(file.name)
+        if size is None:
             findings.append(f"{path}: missing")
-        elif path.stat().st_size != file.n_bytes:
-            findings.append(f"{path}: {path.stat().st_size:,} bytes, but the manifest says {file.n_bytes:,}")
+        elif size != file.n_bytes:
+            findings.append(f"{path}: {size:,} bytes, but the manifest says {file.n_bytes:,}")
         elif (found := sha256_file(path)) != file.sha256:
             findings.append(f"{path}: SHA-256 is {found}, but the manifest says {file.sha256}")
     listed = {file.name for file in manifest.files}
-    for path in corpus_shard_files(target):
-        if path.name not in listed:
-            what = "unfinished" if path.name.endswith(PART_SUFFIX) else "not in the manifest"
-            findings.append(f"{path}: {what}")
+    for name in sorted(sizes):
+        if SHARD_NAME.fullmatch(name) and name not in listed:
+            what = "unfinished" if name.endswith(PART_SUFFIX) else "not in the manifest"
+            findings.append(f"{target / name}: {what}")
     n_docs, n_sides = sum(file.n_docs for file in manifest.files), sum(manifest.documents.values())
     if n_docs != n_sides:
         findings.append(f"{target / CORPUS_MANIFEST}: files have {n_docs:,} documents, the splits {n_sides:,}")
