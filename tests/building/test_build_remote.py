@@ -19,6 +19,7 @@ from build_helpers import hashes, make_texts, write_jsonl
 from s3_server import Fault
 
 from tokenriver import build, verify
+from tokenriver.building import uploads
 from tokenriver.errors import CorpusError, IntegrityError, ResumeError, StorageError, UsageError
 from tokenriver.storage import reading
 from tokenriver.storage.directory import STAGING_VARIABLE
@@ -291,3 +292,30 @@ tokenriver.build({str(folder)!r}, out={s3.url + "/out"!r}, **{TOKENS!r})
     assert build(folder, out=f"{s3.url}/out", **TOKENS).resumed
     assert built(s3, prefix_of("tokens")) == hashes(local.directory)
     assert not list(staging.glob("*"))
+
+
+def test_a_stopped_build_waits_no_longer_than_a_moment_for_an_upload(
+    s3: Bucket, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(uploads, "PATIENCE_SECONDS", 0.1)
+    held, reached = threading.Event(), threading.Event()
+    s3.server.fail(r"train-00000\.bin$", Fault(hold=held, reached=reached), method="PUT")
+
+    class Stopped(BaseException):
+        pass
+
+    class Progress:
+        def update(self, *_: int) -> None:
+            assert reached.wait(30)
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        build(folder, out=f"{s3.url}/out", progress=Progress(), block_bytes=20_000, **TOKENS)
+    held.set()
+    for thread in threading.enumerate():
+        if thread.name == "tokenriver-upload":
+            thread.join()
+    assert any(key.endswith("train-00000.bin") for key in s3.names()), "it got there after all, and is not in the way"
+    local = build(folder, out=tmp_path / "out", **TOKENS)
+    build(folder, out=f"{s3.url}/out", **TOKENS)
+    assert built(s3, prefix_of("tokens")) == hashes(local.directory)

@@ -214,6 +214,11 @@ class DatasetWriter:
         """Stop at once; parts and journal stay as they are."""
         self._thread.stop()
 
+    @property
+    def leaves_something(self) -> bool:
+        """Whether, after `abort`, there is something that only the journal explains."""
+        return bool(self.files) or self._thread.abandoned_upload
+
     def remove_unfinished(self) -> None:
         """Delete parts, after `abort`, when no file was finished."""
         self._remove_parts(set())

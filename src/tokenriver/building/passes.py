@@ -70,7 +70,7 @@ class OpenJob:
         """Stop; a build that finished no shard leaves nothing behind."""
         self.writer.abort()
         self.journal.close()
-        if self.journal.begun and not self.writer.files:
+        if self.journal.begun and not self.writer.leaves_something:
             self.journal.remove()
             self.writer.remove_unfinished()
 

@@ -107,6 +107,11 @@ class WriterThread:
         self._raise()
         self._queue.put((split, entry, checkpoint, sources, inputs, files))
 
+    @property
+    def abandoned_upload(self) -> bool:
+        """Whether a shard may still get to the store, after `stop`, without the journal speaking of it."""
+        return self._uploads is not None and self._uploads.abandoned
+
     def join(self) -> None:
         """Wait until all is done; raises what went wrong."""
         self._queue.put(None)

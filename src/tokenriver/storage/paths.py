@@ -85,6 +85,8 @@ def local_path(value: str | os.PathLike[str], *, what: str) -> Path:
 def filesystem_of(url: str) -> tuple[Any, str]:
     """fsspec's file system of a URL, and the path in it. Raises what `to_path` raises."""
     scheme = scheme_of(url)
+    if not url.partition("://")[2].strip("/"):
+        raise UsageError(f"{url}: names no bucket and no path")
     key = (os.getpid(), scheme, url.partition("://")[2].partition("/")[0])
     if (shared := _shared.get(key)) is not None:
         return shared, str(shared._strip_protocol(url))
