@@ -21,7 +21,7 @@ from s3_server import Fault
 from tokenriver import build, verify
 from tokenriver.building import uploads
 from tokenriver.errors import CorpusError, IntegrityError, ResumeError, StorageError, UsageError
-from tokenriver.storage import reading
+from tokenriver.storage import failures, reading
 from tokenriver.storage.directory import STAGING_VARIABLE
 
 if TYPE_CHECKING:
@@ -251,6 +251,14 @@ def test_documents_behind_http_are_read(web: tuple[Path, str], tmp_path: Path, m
     assert remote.files == local.files
     with pytest.raises(CorpusError, match="no such file on the server"):
         build(f"{url}/none.jsonl", tokenizer="byte", out=tmp_path / "3")
+
+
+def test_a_web_server_that_is_not_there_is_no_missing_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(failures, "RETRY_SECONDS", ())
+    with pytest.raises(
+        StorageError, match=r"^http://…@127\.0\.0\.1:1/a\.jsonl\?sig=…: the store failed \("
+    ):
+        build("http://me:word@127.0.0.1:1/a.jsonl?sig=abc", tokenizer="byte", out=tmp_path)
 
 
 def test_nothing_is_built_to_http(folder: Path) -> None:

@@ -19,7 +19,7 @@ from tokenriver.storage.paths import shown
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["RETRY_SECONDS", "StorageWarning", "explained", "no_bucket", "retried", "translating"]
+__all__ = ["RETRY_SECONDS", "StorageWarning", "explained", "hidden_failure", "no_bucket", "retried", "translating"]
 
 T = TypeVar("T")
 
@@ -85,6 +85,22 @@ def explained(error: Exception, url: str, offset: int | None = None) -> OSError:
         )
     at = "" if offset is None else f" at byte {offset:,}"
     return StorageError(f"the store failed{at} ({said or name})", where)
+
+
+def hidden_failure(error: Exception) -> Exception | None:
+    """What a client took for a missing object, though the server was not reached or did not say so; else None.
+
+    fsspec's HTTP client raises FileNotFoundError for every failure of its first request.
+    """
+    cause = error.__cause__
+    if isinstance(error, FileNotFoundError) and isinstance(cause, Exception):
+        module = type(cause).__module__.partition(".")[0]
+        if (module == "aiohttp" or isinstance(cause, TimeoutError)) and getattr(cause, "status", None) not in (
+            404,
+            410,
+        ):
+            return cause
+    return None
 
 
 def no_bucket(error: Exception) -> bool:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from tokenriver.errors import StorageError
-from tokenriver.storage.failures import no_bucket, retried
+from tokenriver.storage.failures import hidden_failure, no_bucket, retried
 from tokenriver.storage.paths import filesystem_of, shown
 
 if TYPE_CHECKING:
@@ -47,7 +47,9 @@ def find_object(url: str) -> RemoteFile | None:
         fs.invalidate_cache()
         try:
             facts: Mapping[str, Any] = fs.info(path)
-        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError) as error:
+            if (failure := hidden_failure(error)) is not None:
+                raise failure from None
             return None
         return facts
 
