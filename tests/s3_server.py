@@ -263,6 +263,8 @@ class Bucket:
         pages = self.server.client.get_paginator("list_objects_v2").paginate(Bucket=self.name, Prefix=prefix)
         return sorted(one["Key"] for page in pages for one in page.get("Contents", []))
 
+    keys = names
+
     def delete(self, key: str) -> None:
         """Remove an object."""
         self.server.client.delete_object(Bucket=self.name, Key=key)

@@ -14,7 +14,6 @@ from tokenriver.bpb.golf import build_sentencepiece_luts, eval_bpb, eval_val
 from tokenriver.errors import UsageError
 from tokenriver.loader.source import read_shard_file
 from tokenriver.loader.stream import TokenReader
-from tokenriver.storage.paths import local_path
 
 if TYPE_CHECKING:
     import os
@@ -64,7 +63,7 @@ def load_data_shard(file: str | os.PathLike[str], *, device: Any = AUTO) -> Any:
 
     Raises FormatError (a ValueError) for a file that is no shard.
     """
-    reader = TokenReader([read_shard_file(local_path(file, what="the shard"))])
+    reader = TokenReader([read_shard_file(Path(file))])
     return _place(_all_ids(reader), device)
 
 
@@ -150,7 +149,7 @@ class DistributedTokenLoader:
 
 
 def _files(pattern: str) -> list[Path]:
-    found = sorted(glob.glob(str(local_path(pattern, what="the pattern"))))  # noqa: PTH207 (a pattern may be absolute)
+    found = sorted(glob.glob(pattern))  # noqa: PTH207 (a pattern may be absolute)
     if not found:
         raise UsageError(f"no file matches {pattern}")
     return [Path(path) for path in found]

@@ -12,7 +12,6 @@ from tokenriver.errors import ResumeError, UsageError
 from tokenriver.evals.llmc_loader import EvalLoader
 from tokenriver.loader.source import read_shard_file
 from tokenriver.loader.stream import TokenReader
-from tokenriver.storage.paths import local_path
 from tokenriver.tokenizers.llmc_file import Tokenizer
 
 if TYPE_CHECKING:
@@ -98,7 +97,7 @@ class DataLoader:
         self.B, self.T = B, T
         self.process_rank, self.num_processes = process_rank, num_processes
         self.should_shuffle = bool(should_shuffle)
-        paths = sorted(glob.glob(str(local_path(filename_pattern, what="the pattern"))))  # noqa: PTH207 (a pattern may be absolute)
+        paths = sorted(glob.glob(str(filename_pattern)))  # noqa: PTH207 (a pattern may be absolute)
         if not paths:
             raise UsageError(f"no file matches {filename_pattern}")
         self.filenames = paths
