@@ -255,9 +255,7 @@ def test_documents_behind_http_are_read(web: tuple[Path, str], tmp_path: Path, m
 
 def test_a_web_server_that_is_not_there_is_no_missing_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(failures, "RETRY_SECONDS", ())
-    with pytest.raises(
-        StorageError, match=r"^http://…@127\.0\.0\.1:1/a\.jsonl\?sig=…: the store failed \("
-    ):
+    with pytest.raises(StorageError, match=r"^http://…@127\.0\.0\.1:1/a\.jsonl\?sig=…: the store failed \("):
         build("http://me:word@127.0.0.1:1/a.jsonl?sig=abc", tokenizer="byte", out=tmp_path)
 
 

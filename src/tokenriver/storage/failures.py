@@ -68,7 +68,7 @@ def retried(url: str, action: Callable[[], T], *, offset: int | None = None) -> 
 def explained(error: Exception, url: str, offset: int | None = None) -> OSError:
     """The error for a user; without credentials, whatever the client put into its own."""
     where, said = shown(url), shown(_first_line(error))
-    status = getattr(error, "status", None)
+    status = _status(error)
     if isinstance(error, FileNotFoundError) or status in (404, 410):
         what = "the bucket does not exist" if no_bucket(error) else "no such object or prefix"
         return FileNotFoundError(errno.ENOENT, what, where)
@@ -95,7 +95,7 @@ def hidden_failure(error: Exception) -> Exception | None:
     cause = error.__cause__
     if isinstance(error, FileNotFoundError) and isinstance(cause, Exception):
         module = type(cause).__module__.partition(".")[0]
-        if (module == "aiohttp" or isinstance(cause, TimeoutError)) and getattr(cause, "status", None) not in (
+        if (module == "aiohttp" or isinstance(cause, TimeoutError)) and _status(cause) not in (
             404,
             410,
         ):
@@ -113,12 +113,19 @@ def _first_line(error: Exception) -> str:
     return (text.strip().splitlines() or [type(error).__name__])[0][:300]
 
 
+def _status(error: Exception) -> int | None:
+    """The HTTP status that a client's error tells, each client in its own way."""
+    answer = getattr(error, "response", None)
+    told = (getattr(error, "status", None), getattr(error, "code", None), getattr(answer, "status_code", None))
+    return next((one for one in told if isinstance(one, int) and 100 <= one < 600), None)
+
+
 def _may_pass(error: Exception) -> bool:
     """Whether trying again makes sense: connections, time-outs, refusals for load, bodies cut short."""
     if isinstance(error, (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, FileExistsError)):
         return False
-    status = getattr(error, "status", None)
-    if isinstance(status, int) and 400 <= status < 500:
+    status = _status(error)
+    if status is not None and 400 <= status < 500:
         return status in _PASSING_STATUS
     if "Credential" in type(error).__name__:
         return False
