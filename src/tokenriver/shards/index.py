@@ -32,6 +32,7 @@ __all__ = [
     "index_path",
     "index_problem",
     "index_shard",
+    "places_of_true",
     "read_index",
 ]
 
@@ -96,11 +97,7 @@ def _positions(path: Path, header: ShardHeader, wanted: int, threads: int) -> ND
                 _fill(file, view[: n * header.dtype.itemsize], path)
                 np.equal(ids[:n], value, out=equal[:n])
                 equal[n:] = False
-                # Separators are rare: looking at eight comparisons at a time takes 0.07 ns a token instead of 0.3.
-                words = np.flatnonzero(equal.view(np.uint64) != 0)
-                if len(words):
-                    inner = np.flatnonzero(equal.reshape(-1, 8)[words])
-                    found.append((words[inner >> 3] << 3) + (inner & 7) + start)
+                found.append(places_of_true(equal) + start)
         return found
 
     if len(runs) <= 1:
@@ -109,6 +106,15 @@ def _positions(path: Path, header: ShardHeader, wanted: int, threads: int) -> ND
         with ThreadPoolExecutor(len(runs)) as pool:
             parts = list(pool.map(search, runs))
     return np.concatenate([np.zeros(0, np.int64), *(piece for part in parts for piece in part)])
+
+
+def places_of_true(flags: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """np.flatnonzero where few are true: eight are looked at together, 0.07 ns a flag instead of 0.3."""
+    n = len(flags) & ~7
+    words = np.flatnonzero(flags[:n].view(np.uint64))
+    inner = np.flatnonzero(flags[:n].reshape(-1, 8)[words])
+    places: NDArray[np.int64] = (words[inner >> 3] << 3) + (inner & 7)
+    return places if n == len(flags) else np.concatenate([places, np.flatnonzero(flags[n:]) + n])
 
 
 def _fill(file: Any, view: memoryview, path: Path) -> None:
