@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from tokenriver.batches import places_of_true
 from tokenriver.errors import FormatError
 from tokenriver.files import atomic_write, open_binary
 from tokenriver.shards.header import HEADER_BYTES, ShardHeader, parse_header
@@ -32,7 +33,6 @@ __all__ = [
     "index_path",
     "index_problem",
     "index_shard",
-    "places_of_true",
     "read_index",
 ]
 
@@ -106,15 +106,6 @@ def _positions(path: Path, header: ShardHeader, wanted: int, threads: int) -> ND
         with ThreadPoolExecutor(len(runs)) as pool:
             parts = list(pool.map(search, runs))
     return np.concatenate([np.zeros(0, np.int64), *(piece for part in parts for piece in part)])
-
-
-def places_of_true(flags: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """np.flatnonzero where few are true: eight are looked at together, 0.07 ns a flag instead of 0.3."""
-    n = len(flags) & ~7
-    words = np.flatnonzero(flags[:n].view(np.uint64))
-    inner = np.flatnonzero(flags[:n].reshape(-1, 8)[words])
-    places: NDArray[np.int64] = (words[inner >> 3] << 3) + (inner & 7)
-    return places if n == len(flags) else np.concatenate([places, np.flatnonzero(flags[n:]) + n])
 
 
 def _fill(file: Any, view: memoryview, path: Path) -> None:

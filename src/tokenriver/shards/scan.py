@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+from tokenriver.batches import places_of_true
 from tokenriver.errors import FormatError
 from tokenriver.files import open_binary
 from tokenriver.shards.header import HEADER_BYTES, ShardHeader, parse_header
-from tokenriver.shards.index import places_of_true
 
 if TYPE_CHECKING:
     import io
