@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tokenriver.errors import MissingDependencyError, ResumeError, UsageError
+from tokenriver.loader.batch import Batch, Marks, Raw
+from tokenriver.loader.iteration import Iteration
 from tokenriver.loader.prepared import Prepared
 from tokenriver.loader.stream import Rows
-from tokenriver.loader.train import Batch, Iteration, Marks, Raw, TrainLoader
+from tokenriver.loader.train import TrainLoader
 
 try:
     import torch
@@ -140,13 +142,13 @@ class _Converted(Iteration["TensorBatch"]):
         width = np.dtype(np.int64 if dtype == torch.int64 else np.int32)
 
         def convert(buffer: Rows, raw: Raw) -> TensorBatch:
-            batch = loader.batch(buffer, raw, width)
+            batch = loader.assembly.batch(buffer, raw, width)
             inputs, targets = (torch.from_numpy(x).to(device) for x in (batch.inputs, batch.targets))
             marks = (batch.mask, batch.cu_seqlens, batch.position_ids)
             mask, lengths, places = (None if m is None else torch.from_numpy(m).to(device) for m in marks)
             return TensorBatch(inputs, targets, raw.epoch, raw.step, mask, lengths, places)
 
-        super().__init__(loader, loader.buffer, convert, n_buffers=max(1, loader.prefetch))
+        super().__init__(loader, loader.assembly.buffer, convert, n_buffers=max(1, loader.prefetch))
 
     def __iter__(self) -> _Converted:
         return self
@@ -179,7 +181,7 @@ class _Staged(Iteration[Marks]):
             return _PinnedRows(loader.batch_size, loader.seq_len + 1, loader.reader.dtype)
 
         # One buffer more than the thread fills ahead: the one whose copy may still be under way.
-        super().__init__(loader, pinned, loader.marks, n_buffers=loader.prefetch + 2)
+        super().__init__(loader, pinned, loader.assembly.marks, n_buffers=loader.prefetch + 2)
 
     def __iter__(self) -> _Staged:
         return self
@@ -192,7 +194,7 @@ class _Staged(Iteration[Marks]):
             ids = buffer.tensor.to(self._device, non_blocking=True)
             copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
             copied.record(self._stream)
-            inputs, targets = (widen(part, self._dtype) for part in self._loader.split_rows(ids, raw))
+            inputs, targets = (widen(part, self._dtype) for part in self._loader.assembly.split_rows(ids, raw))
             if raw.patches is not None:
                 assert isinstance(raw.rows, Prepared)
                 row, slot = (torch.from_numpy(raw.rows.patches[:, k].copy()).to(self._device) for k in (0, 1))

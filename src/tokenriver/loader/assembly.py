@@ -1,0 +1,162 @@
+"""From the rows of a step to a batch: ids are read into a buffer, checked, converted, and their documents marked."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from tokenriver.errors import IntegrityError
+from tokenriver.loader.batch import Batch, Marks, Raw
+from tokenriver.loader.prepared import Prepared, prepare
+from tokenriver.loader.segments import cumulative_lengths
+from tokenriver.loader.stream import Rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from tokenriver.loader.segments import Segments
+    from tokenriver.loader.setup import Setup
+    from tokenriver.loader.stream import TokenReader
+
+__all__ = ["Assembly", "Item"]
+
+Arrays = TypeVar("Arrays", bound=Any)
+Item = tuple[int, int, "NDArray[np.int64] | Prepared"]
+"""(epoch, step, rows ready to be read)."""
+
+
+class Assembly:
+    """Reads and converts one rank's batches of a loader's data; no position of its own, so any thread may use it."""
+
+    def __init__(self, setup: Setup, reader: TokenReader, dtype: np.dtype[Any]) -> None:
+        self._setup, self.data, self.plan, self.reader, self.dtype = setup, setup.data, setup.plan, reader, dtype
+        self.batch_size, self.seq_len = setup.plan.batch_size, setup.plan.seq_len
+
+    def items(self, epoch: int, step: int, epochs: int | None) -> Iterator[Item]:
+        """The rows of every step from a position on, ready for `fill`."""
+        for at_epoch, at_step, rows in self.plan.walk(epoch, step, epochs):
+            if isinstance(rows, np.ndarray):
+                yield at_epoch, at_step, rows
+                continue
+            for k, ready in enumerate(self.prepare(*rows)):
+                yield at_epoch, at_step + k, ready
+
+    def prepare(self, rows: Segments, bounds: list[int]) -> list[Prepared]:
+        """Packed rows of several steps, those of step k between bounds[k] and bounds[k + 1], each ready for `fill`."""
+        packer = self._setup.packer
+        return prepare(
+            rows,
+            bounds,
+            reader=self.reader,
+            batch_size=self.batch_size,
+            seq_len=self.seq_len,
+            shared_slots=packer.packing == "best-fit",
+            marks=packer.marks,
+            join=self.plan.order == "sequential",
+        )
+
+    def buffer(self) -> Rows:
+        """A buffer for one batch of raw ids, [B, T + 1] of the shards' id type."""
+        return Rows(self.batch_size, self.seq_len + 1, self.reader.dtype)
+
+    def fill(self, buffer: Rows, item: Item) -> Raw:
+        """Read one batch: rows end to end as one range, other rows one by one or piece by piece; padding is zeros."""
+        epoch, step, starts = item
+        if isinstance(starts, Prepared):
+            return self._fill_pieces(buffer, epoch, step, starts)
+        contiguous = self.plan.order == "sequential" and len(starts) == self.batch_size and self._setup.mixture is None
+        if contiguous:
+            self.reader.read(int(starts[0]), buffer.flat[: self.batch_size * self.seq_len + 1])
+        else:
+            self.reader.read_rows(starts, buffer)
+            buffer.array[len(starts) :] = 0
+        return Raw(epoch, step, len(starts), contiguous, starts)
+
+    def _fill_pieces(self, buffer: Rows, epoch: int, step: int, rows: Prepared) -> Raw:
+        """Read the pieces of packed rows, and check that documents begin where they should."""
+        for row, slot in rows.empty:
+            buffer.array[row, slot:] = 0
+        self.reader.read_prepared(rows, buffer)
+        separator = self.data.separator_id
+        if separator is not None and self.data.separator_position == "before":
+            wrong = buffer.array.reshape(-1)[rows.first_ids] != separator
+            if wrong.any():
+                self._check_begins(rows.first_tokens[wrong], separator)
+        patches = None
+        if len(rows.patches):
+            patches = np.empty((len(rows.patches), 1), self.reader.dtype)
+            self.reader.read_rows(rows.patches[:, 2], Rows(len(patches), 1, self.reader.dtype, memory=patches))
+        return Raw(epoch, step, rows.n_rows, False, rows, patches)
+
+    def _check_begins(self, tokens: NDArray[np.int64], separator: int) -> None:
+        """Raise IntegrityError for documents that do not begin with the separator, unless they began elsewhere."""
+        wrong = sorted(set(tokens.tolist()) - self._setup.fragments())
+        if wrong:
+            span = self.reader.spans(wrong[0], wrong[0] + 1)[0]
+            raise IntegrityError(
+                f"{span.shard.path}: token {span.start:,} begins a document by the document index, but is not the "
+                f"separator {separator}; make the index again with tokenriver index"
+            )
+
+    def split_rows(self, ids: Arrays, raw: Raw) -> tuple[Arrays, Arrays]:
+        """Views (inputs, targets) [B, T] of a filled buffer's ids [B, T + 1]; NumPy arrays and torch tensors alike."""
+        b, t = self.batch_size, self.seq_len
+        if raw.contiguous:
+            flat = ids.reshape(-1)
+            return flat[: b * t].reshape(b, t), flat[1 : b * t + 1].reshape(b, t)
+        return ids[:, :-1], ids[:, 1:]
+
+    def marks(self, buffer: Rows, raw: Raw) -> Marks:
+        """Which targets count, and where documents begin."""
+        b, t, packer = self.batch_size, self.seq_len, self._setup.packer
+        if isinstance(raw.rows, Prepared):
+            mask, borders = raw.rows.mask(b, t), raw.rows.borders
+        else:
+            mask = None
+            if raw.n_rows < b:
+                mask = np.zeros((b, t), np.bool_)
+                mask[: raw.n_rows] = True
+            borders = None
+            if packer.marks:
+                borders, mask = self._stream_borders(buffer, raw, mask)
+        if borders is None:
+            return Marks(mask, None)
+        return Marks(mask, cumulative_lengths(borders, b * t, length=packer.fixed_length))
+
+    def _stream_borders(
+        self, buffer: Rows, raw: Raw, mask: NDArray[np.bool_] | None
+    ) -> tuple[NDArray[np.int64], NDArray[np.bool_] | None]:
+        """Where documents begin in rows of the flat stream, and the mask without targets that nothing announces."""
+        b, t, separator = self.batch_size, self.seq_len, self.data.separator_id
+        heads = np.arange(b, dtype=np.int64) * t
+        if separator is not None:
+            inputs = self.split_rows(buffer.array, raw)[0][: raw.n_rows]
+            found = np.flatnonzero(np.equal(inputs, separator))
+            if self.data.separator_position == "before":
+                return np.union1d(heads, found), mask
+            ends = found
+            found = found[(found + 1) % t != 0] + 1
+        else:
+            assert isinstance(raw.rows, np.ndarray)
+            starts = self._setup.starts()
+            low, high = (np.searchsorted(starts, raw.rows + k, "right") for k in (0, t))
+            n = high - low
+            row = np.repeat(np.arange(len(n)), n)
+            inside = starts[np.arange(int(n.sum())) - np.repeat(np.cumsum(n) - n, n) + low[row]] - raw.rows[row]
+            ends = row * t + inside - 1
+            found = ends[inside < t] + 1
+        if len(ends):
+            mask = np.ones((b, t), np.bool_) if mask is None else mask
+            mask.reshape(-1)[ends] = False
+        return np.union1d(heads, found), mask
+
+    def batch(self, buffer: Rows, raw: Raw, dtype: np.dtype[Any] | None = None) -> Batch:
+        """A batch of its own memory from a filled buffer."""
+        inputs, targets = (part.astype(dtype or self.dtype) for part in self.split_rows(buffer.array, raw))
+        if raw.patches is not None:
+            assert isinstance(raw.rows, Prepared)
+            targets[raw.rows.patches[:, 0], raw.rows.patches[:, 1]] = raw.patches[:, 0]
+        return Batch(inputs, targets, raw.epoch, raw.step, *self.marks(buffer, raw))
