@@ -64,11 +64,11 @@ class Keeper:
                 threading.Thread(target=self._work, name="tokenriver-cache", daemon=True).start()
         self.touch()
 
-    def touch(self) -> None:
-        """Tell all processes that what is wanted is needed soon, the first the soonest; rarely."""
+    def touch(self) -> bool:
+        """Tell all processes that what is wanted is needed soon, the first the soonest; False if that was just done."""
         now = time.time()
         if now - self._touched < max(_TOUCH_EVERY, len(self._wanted) / 100):
-            return
+            return False
         self._touched = now
         for k, index in enumerate(self._wanted):
             shard = self.shards[index]
@@ -78,6 +78,7 @@ class Keeper:
                     os.utime(shard.path, ns=(int(now * 1e9) - k * 1_000_000, stat.st_mtime_ns))
                 except FileNotFoundError:
                     self.lost(index)
+        return True
 
     def must(self, index: int) -> bool:
         """Whether a shard is waited for instead of being read by ranges."""

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from tokenriver.loader.segments import Segments
     from tokenriver.loader.setup import Setup
-    from tokenriver.loader.stream import TokenReader
+    from tokenriver.loader.stream import Reads, TokenReader
 
 __all__ = ["Assembly", "Item"]
 
@@ -67,13 +67,28 @@ class Assembly:
         epoch, step, starts = item
         if isinstance(starts, Prepared):
             return self._fill_pieces(buffer, epoch, step, starts)
-        contiguous = self.plan.order == "sequential" and len(starts) == self.batch_size and self._setup.mixture is None
+        contiguous = self._contiguous(starts)
         if contiguous:
             self.reader.read(int(starts[0]), buffer.flat[: self.batch_size * self.seq_len + 1])
         else:
             self.reader.read_rows(starts, buffer)
             buffer.array[len(starts) :] = 0
         return Raw(epoch, step, len(starts), contiguous, starts)
+
+    def reads(self, item: Item) -> Reads:
+        """What `fill` will read, range by range."""
+        rows = item[2]
+        if isinstance(rows, Prepared):
+            sizes = np.array(rows.stops, np.int64) - np.array(rows.places, np.int64)
+            patches = rows.patches[:, 2]
+            return np.concatenate([rows.starts, patches]), np.concatenate([sizes, np.ones(len(patches), np.int64)])
+        if self._contiguous(rows):
+            return rows[:1], np.array([self.batch_size * self.seq_len + 1])
+        return rows, np.full(len(rows), self.seq_len + 1)
+
+    def _contiguous(self, starts: NDArray[np.int64]) -> bool:
+        """Whether a batch's rows lie end to end."""
+        return self.plan.order == "sequential" and len(starts) == self.batch_size and self._setup.mixture is None
 
     def _fill_pieces(self, buffer: Rows, epoch: int, step: int, rows: Prepared) -> Raw:
         """Read the pieces of packed rows, and check that documents begin where they should."""

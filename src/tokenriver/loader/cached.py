@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tokenriver.loader.source import ShardFile
-    from tokenriver.loader.stream import Rows
+    from tokenriver.loader.stream import Reads, Rows
 
 __all__ = ["CachedReader"]
 
@@ -108,7 +108,7 @@ class CachedReader(TokenReader):
     def read_rows(self, starts: NDArray[np.int64], rows: Rows) -> None:
         """As TokenReader."""
         sizes = np.full(len(starts), rows.array.shape[1])
-        self._serve(lambda: super(CachedReader, self).read_rows(starts, rows), starts, sizes, rows.array)
+        self._serve(lambda: super(CachedReader, self).read_rows(starts, rows), starts, sizes, rows.array[: len(starts)])
 
     def read_prepared(self, pieces: Prepared, rows: Rows) -> None:
         """As TokenReader."""
@@ -126,16 +126,15 @@ class CachedReader(TokenReader):
         fitting = self._fitting(wanted)
         self._want(fitting if len(fitting) >= min(2, len(wanted)) else [])
 
-    def ahead(self, items: Iterator[Item], *, length: int) -> Iterator[Item]:
-        """The same items (epoch, step, rows of `length` ids), each given only when what it needs is on its way, and
-        that of some batches more."""
+    def ahead(self, items: Iterator[Item], reads: Callable[[Item], Reads]) -> Iterator[Item]:
+        """The same items, each given only when what it reads is on its way, and that of some batches more."""
         if self._pid != os.getpid():
             self._renew()
         waiting: deque[tuple[Item, list[Any]]] = deque()
         depth = 1
         try:
             for item in items:
-                starts, sizes = _reads(item, length)
+                starts, sizes = reads(item)
                 asked = self._announce(starts, sizes, packed=isinstance(item[2], Prepared))  # type: ignore[index]
                 waiting.append((item, asked))
                 n_bytes = int(sizes.sum()) * self.dtype.itemsize
@@ -237,8 +236,8 @@ class CachedReader(TokenReader):
         elif self._announced is None:
             known = sorted(range(len(self.shards)), key=lambda i: not self.keeper.found(i))
             self._want(self._fitting(known, share=_FILL), must=False)
-        else:
-            self.keeper.touch()
+        elif self.keeper.touch():
+            self._close_gone()
         left = [i for i in touched if not self.keeper.here[i] and not self.keeper.must(i) and not self.keeper.found(i)]
         if not left:
             return []
@@ -255,8 +254,17 @@ class CachedReader(TokenReader):
         if wanted != self._announced:
             self._announced = wanted
             self.keeper.want(wanted, must=must)
-        else:
-            self.keeper.touch()
+            self._close_gone()
+        elif self.keeper.touch():
+            self._close_gone()
+
+    def _close_gone(self) -> None:
+        """Close files that are not needed, or were removed from the cache: an open file still takes its room."""
+        wanted = set(self._announced or ())
+        with self._lock:
+            for index in [i for i in self._open if self._cached[i] is not None]:
+                if index not in wanted or not self.keeper.here[index]:
+                    os.close(self._open.pop(index).descriptor)
 
     def _working_set(self, touched: list[int], *, packed: bool) -> list[int]:
         """The shards that batches now read, and those that follow in order; none if the cache cannot hold them."""
@@ -368,13 +376,3 @@ class _OfLength:
 
     def __getitem__(self, part: slice) -> _OfLength:
         return _OfLength(part.stop - part.start)
-
-
-def _reads(item: Any, length: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The ranges (first token, tokens) of the stream that a batch reads."""
-    rows = item[2]
-    if not isinstance(rows, Prepared):
-        return rows, np.full(len(rows), length)
-    sizes = np.array(rows.stops, np.int64) - np.array(rows.places, np.int64)
-    patches = rows.patches[:, 2]
-    return np.concatenate([rows.starts, patches]), np.concatenate([sizes, np.ones(len(patches), np.int64)])

@@ -28,9 +28,11 @@ if TYPE_CHECKING:
 
     from tokenriver.loader.prepared import Prepared
 
-__all__ = ["MAX_OPEN", "SHARDS_AHEAD", "Rows", "Span", "TokenReader", "open_reader"]
+__all__ = ["MAX_OPEN", "SHARDS_AHEAD", "Reads", "Rows", "Span", "TokenReader", "open_reader"]
 
 Item = TypeVar("Item")
+Reads = tuple["NDArray[np.int64]", "NDArray[np.int64]"]
+"""First tokens and numbers of tokens of the ranges of the stream that a batch is read from."""
 
 MAX_OPEN = 128
 """Descriptors kept open, least recently used closed first; far below the usual limit of 1,024 (macOS: 256)."""
@@ -123,9 +125,8 @@ class TokenReader:
             for opened in self._open.values():
                 os.close(opened.descriptor)
 
-    def ahead(self, items: Iterator[Item], *, length: int) -> Iterator[Item]:  # noqa: ARG002
-        """The items (epoch, step, rows of `length` ids) as they are; where reading takes long, what they need is
-        fetched ahead of the taker."""
+    def ahead(self, items: Iterator[Item], reads: Callable[[Item], Reads]) -> Iterator[Item]:  # noqa: ARG002
+        """The items as they are; where reading takes long, what they will read is fetched ahead of the taker."""
         return items
 
     def expect(self, shards: Iterable[int]) -> None:

@@ -81,7 +81,7 @@ class TrainDataset(IterableDataset[tuple[torch.Tensor, torch.Tensor]]):
                     return
                 yield loader.item_at(step, epoch=start)
 
-        for item in loader.reader.ahead(items(), length=loader.seq_len + 1):
+        for item in loader.reader.ahead(items(), loader.assembly.reads):
             batch = loader.made(item)
             self._taken += 1
             yield _tensors(batch)
