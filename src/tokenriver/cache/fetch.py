@@ -52,6 +52,10 @@ class CachedSet:
         """The whole cache."""
         return CacheFolder(self.settings)
 
+    def source_facts(self) -> dict[str, str | None]:
+        """What is recorded in the folder, for people and `tokenriver cache`."""
+        return {"url": self.objects.url, "manifest": self.manifest, "manifest_sha256": self.manifest_sha256}
+
     def check_manifest(self, *, stopped: threading.Event | None = None) -> None:
         """Raise IntegrityError, naming it, when the manifest on the store is another than the one that was read."""
         if self.manifest is None:
@@ -119,6 +123,7 @@ def fetch(shard: CachedShard, *, stopped: threading.Event, keep: Collection[Path
                 return True
             shard.path.unlink(missing_ok=True)  # of another size, or written to: not what was verified
             shard.data_set.check_manifest(stopped=stopped)
+            folder.record_source(shard.data_set.key, shard.data_set.source_facts())
             folder.reserve(shard.part, shard.size, shard_name=shard.name, keep=keep)
             found = _fill(shard, stopped)
             if shard.sha256 not in (None, found):

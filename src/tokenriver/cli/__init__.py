@@ -18,6 +18,7 @@ import typer
 from tokenriver import __version__
 from tokenriver.cli.bpb_audit import bpb_audit_command
 from tokenriver.cli.build import build_command
+from tokenriver.cli.cache import cache_command
 from tokenriver.cli.corpus import corpus_command
 from tokenriver.cli.download import download_command
 from tokenriver.cli.eval import eval_app
@@ -57,6 +58,7 @@ app.add_typer(eval_app, name="eval")
 app.command("tokenizer-file")(tokenizer_file_command)
 app.command("bpb-audit")(bpb_audit_command)
 app.command("trace")(trace_command)
+app.command("cache")(cache_command)
 app.add_typer(mix_app, name="mix")
 app.add_typer(golf_app, name="golf")
 app.command("download")(download_command)
