@@ -147,7 +147,7 @@ class TrainLoader:
 
     def __iter__(self) -> Iterator[Batch]:
         """Batches from the loader's position on. A later `load_state_dict` moves a running iteration too."""
-        return Batches(self, self.assembly.buffer, self.assembly.batch, n_buffers=max(1, self.prefetch))
+        return Batches(self)
 
     def batch_at(self, step: int, *, epoch: int = 0) -> Batch:
         """The batch that is `step` steps after the start of `epoch`, without iterating or moving the loader.
@@ -156,10 +156,8 @@ class TrainLoader:
         served. batch_at(batch.step, epoch=batch.epoch) is `batch` again.
         """
         epoch, step = self.settle(epoch, step)
-        make = self.assembly
-        buffer, rows = make.buffer(), self.plan.take(epoch, step)
-        ready = rows if isinstance(rows, np.ndarray) else make.prepare(rows, [0, rows.n_rows])[0]
-        return make.batch(buffer, self.fill(buffer, (epoch, step, ready)))
+        buffer = self.assembly.buffer()
+        return self.assembly.batch(buffer, self.fill(buffer, self.assembly.item(epoch, step)), self.assembly.pool())
 
     def settle(self, epoch: int, step: int) -> tuple[int, int]:
         """(epoch, step) with the step inside its epoch, from a step that may run into later (or earlier) epochs."""
