@@ -93,8 +93,6 @@ class Assembly:
 
     def _fill_pieces(self, buffer: Rows, epoch: int, step: int, rows: Prepared) -> Raw:
         """Read the pieces of packed rows, and check that documents begin where they should."""
-        for row, slot in rows.empty:
-            buffer.array[row, slot:] = 0
         self.reader.read_prepared(rows, buffer)
         separator = self.data.separator_id
         if separator is not None and self.data.separator_position == "before":
