@@ -17,18 +17,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tokenriver import __version__
-from tokenriver.cli.bpb_audit import bpb_audit_command
-from tokenriver.cli.build import build_command
-from tokenriver.cli.cache import cache_command
-from tokenriver.cli.corpus import corpus_command
-from tokenriver.cli.download import download_command
-from tokenriver.cli.eval import eval_app
-from tokenriver.cli.golf import golf_app
-from tokenriver.cli.index import index_command
-from tokenriver.cli.inspect import inspect_command
-from tokenriver.cli.mix import mix_app
-from tokenriver.cli.publish import publish_command
-from tokenriver.cli.recipe import recipe_command
 from tokenriver.cli.stopping import StoppedError, stop_of, terminable
 from tokenriver.errors import TokenRiverError, UsageError
 
@@ -37,30 +25,6 @@ if TYPE_CHECKING:
 
 __all__ = ["main", "make_app"]
 
-app = typer.Typer(
-    name="tokenriver",
-    help="Text to token shards to training batches: exact, fast, with nothing lost.",
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # plain help: rich alone would take as long to load as all the rest
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-app.command("build")(build_command)
-app.command("corpus")(corpus_command)
-app.command("train-tokenizer")(train_tokenizer_command)
-app.command("verify")(verify_command)
-app.command("inspect")(inspect_command)
-app.command("index")(index_command)
-app.add_typer(eval_app, name="eval")
-app.command("tokenizer-file")(tokenizer_file_command)
-app.command("bpb-audit")(bpb_audit_command)
-app.command("trace")(trace_command)
-app.command("cache")(cache_command)
-app.add_typer(mix_app, name="mix")
-app.add_typer(golf_app, name="golf")
-app.command("download")(download_command)
-app.command("publish")(publish_command)
-app.command("recipe")(recipe_command)
 _COMMANDS = {
     "build": "build:build_command",
     "corpus": "corpus:corpus_command",
@@ -72,6 +36,7 @@ _COMMANDS = {
     "tokenizer-file": "tokenizer_file:tokenizer_file_command",
     "bpb-audit": "bpb_audit:bpb_audit_command",
     "trace": "trace:trace_command",
+    "cache": "cache:cache_command",
     "mix": "mix:mix_app",
     "golf": "golf:golf_app",
     "download": "download:download_command",

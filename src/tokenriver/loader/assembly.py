@@ -9,11 +9,12 @@ import numpy as np
 from tokenriver.errors import IntegrityError
 from tokenriver.loader.batch import Batch, Marks, Raw
 from tokenriver.loader.prepared import Prepared, prepare
+from tokenriver.loader.recycle import Recycled
 from tokenriver.loader.segments import cumulative_lengths
-from tokenriver.loader.stream import Rows
+from tokenriver.loader.stream import Located, Rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 __all__ = ["Assembly", "Item"]
 
 Arrays = TypeVar("Arrays", bound=Any)
-Item = tuple[int, int, "NDArray[np.int64] | Prepared"]
+Item = tuple[int, int, "Located | Prepared"]
 """(epoch, step, rows ready to be read)."""
 
 
@@ -34,15 +35,32 @@ class Assembly:
     def __init__(self, setup: Setup, reader: TokenReader, dtype: np.dtype[Any]) -> None:
         self._setup, self.data, self.plan, self.reader, self.dtype = setup, setup.data, setup.plan, reader, dtype
         self.batch_size, self.seq_len = setup.plan.batch_size, setup.plan.seq_len
+        self._marked = setup.packer.marks or setup.packer.packing != "concat"
 
     def items(self, epoch: int, step: int, epochs: int | None) -> Iterator[Item]:
         """The rows of every step from a position on, ready for `fill`."""
         for at_epoch, at_step, rows in self.plan.walk(epoch, step, epochs):
-            if isinstance(rows, np.ndarray):
-                yield at_epoch, at_step, rows
-                continue
-            for k, ready in enumerate(self.prepare(*rows)):
+            steps: Sequence[Located | Prepared] = self.locate(rows) if isinstance(rows, list) else self.prepare(*rows)
+            for k, ready in enumerate(steps):
                 yield at_epoch, at_step + k, ready
+
+    def item(self, epoch: int, step: int) -> Item:
+        """The rows of one step, ready for `fill`."""
+        rows = self.plan.take(epoch, step)
+        if isinstance(rows, np.ndarray):
+            return epoch, step, self.locate([rows])[0]
+        return epoch, step, self.prepare(rows, [0, rows.n_rows])[0]
+
+    def locate(self, steps: list[NDArray[np.int64]]) -> list[Located]:
+        """Rows of the flat stream for several steps, each ready for `fill`."""
+        b, t = self.batch_size, self.seq_len
+        if self.plan.order != "sequential" or self._setup.mixture is not None:
+            return self.reader.locate_rows(steps, t + 1)
+        full = [starts for starts in steps if len(starts) == b]
+        found = self.reader.locate_rows(full, t + 1, end_to_end=b * t + 1) if full else []
+        if len(full) < len(steps):  # the last step of an epoch, without drop_last
+            found += self.reader.locate_rows(steps[len(full) :], t + 1)
+        return found
 
     def prepare(self, rows: Segments, bounds: list[int]) -> list[Prepared]:
         """Packed rows of several steps, those of step k between bounds[k] and bounds[k + 1], each ready for `fill`."""
@@ -64,36 +82,27 @@ class Assembly:
 
     def fill(self, buffer: Rows, item: Item) -> Raw:
         """Read one batch: rows end to end as one range, other rows one by one or piece by piece; padding is zeros."""
-        epoch, step, starts = item
-        if isinstance(starts, Prepared):
-            return self._fill_pieces(buffer, epoch, step, starts)
-        contiguous = self._contiguous(starts)
-        if contiguous:
-            self.reader.read(int(starts[0]), buffer.flat[: self.batch_size * self.seq_len + 1])
-        else:
-            self.reader.read_rows(starts, buffer)
-            buffer.array[len(starts) :] = 0
-        return Raw(epoch, step, len(starts), contiguous, starts)
+        epoch, step, rows = item
+        if isinstance(rows, Prepared):
+            return self._fill_pieces(buffer, epoch, step, rows)
+        self.reader.read_located(rows, buffer)
+        n_rows = len(rows.starts)
+        if n_rows < self.batch_size:
+            buffer.array[n_rows:] = 0
+        return Raw(epoch, step, n_rows, rows.length > self.seq_len + 1, rows)
 
     def reads(self, item: Item) -> Reads:
         """What `fill` will read, range by range."""
         rows = item[2]
         if isinstance(rows, Prepared):
-            sizes = np.array(rows.stops, np.int64) - np.array(rows.places, np.int64)
+            sizes = np.array(rows.sizes, np.int64) // self.reader.dtype.itemsize
             patches = rows.patches[:, 2]
             return np.concatenate([rows.starts, patches]), np.concatenate([sizes, np.ones(len(patches), np.int64)])
-        if self._contiguous(rows):
-            return rows[:1], np.array([self.batch_size * self.seq_len + 1])
-        return rows, np.full(len(rows), self.seq_len + 1)
-
-    def _contiguous(self, starts: NDArray[np.int64]) -> bool:
-        """Whether a batch's rows lie end to end."""
-        return self.plan.order == "sequential" and len(starts) == self.batch_size and self._setup.mixture is None
+        starts = rows.starts[: len(rows.shards)]
+        return starts, np.full(len(starts), rows.length)
 
     def _fill_pieces(self, buffer: Rows, epoch: int, step: int, rows: Prepared) -> Raw:
         """Read the pieces of packed rows, and check that documents begin where they should."""
-        for row, slot in rows.empty:
-            buffer.array[row, slot:] = 0
         self.reader.read_prepared(rows, buffer)
         separator = self.data.separator_id
         if separator is not None and self.data.separator_position == "before":
@@ -155,12 +164,12 @@ class Assembly:
             ends = found
             found = found[(found + 1) % t != 0] + 1
         else:
-            assert isinstance(raw.rows, np.ndarray)
-            starts = self._setup.starts()
-            low, high = (np.searchsorted(starts, raw.rows + k, "right") for k in (0, t))
+            assert isinstance(raw.rows, Located)
+            starts, firsts = self._setup.starts(), raw.rows.starts
+            low, high = (np.searchsorted(starts, firsts + k, "right") for k in (0, t))
             n = high - low
             row = np.repeat(np.arange(len(n)), n)
-            inside = starts[np.arange(int(n.sum())) - np.repeat(np.cumsum(n) - n, n) + low[row]] - raw.rows[row]
+            inside = starts[np.arange(int(n.sum())) - np.repeat(np.cumsum(n) - n, n) + low[row]] - firsts[row]
             ends = row * t + inside - 1
             found = ends[inside < t] + 1
         if len(ends):
@@ -168,9 +177,20 @@ class Assembly:
             mask.reshape(-1)[ends] = False
         return np.union1d(heads, found), mask
 
-    def batch(self, buffer: Rows, raw: Raw, dtype: np.dtype[Any] | None = None) -> Batch:
+    def pool(self, dtype: np.dtype[Any] | None = None) -> Recycled:
+        """Where an iteration has the arrays of its batches from."""
+        return Recycled((self.batch_size, self.seq_len), dtype or self.dtype)
+
+    def batch(self, buffer: Rows, raw: Raw, arrays: Recycled) -> Batch:
         """A batch of its own memory from a filled buffer."""
-        inputs, targets = (part.astype(dtype or self.dtype) for part in self.split_rows(buffer.array, raw))
+        inputs, targets = arrays.take()
+        parts = buffer.parts.get(raw.contiguous)
+        if parts is None:
+            parts = buffer.parts[raw.contiguous] = self.split_rows(buffer.array, raw)
+        inputs[...] = parts[0]
+        targets[...] = parts[1]
+        if raw.n_rows == self.batch_size and not self._marked:
+            return Batch(inputs, targets, raw.epoch, raw.step)
         if raw.patches is not None:
             assert isinstance(raw.rows, Prepared)
             targets[raw.rows.patches[:, 0], raw.rows.patches[:, 1]] = raw.patches[:, 0]

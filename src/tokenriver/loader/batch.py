@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tokenriver.loader.prepared import Prepared
+    from tokenriver.loader.stream import Located
 
 __all__ = ["Batch", "Marks", "Raw"]
 
@@ -53,12 +54,12 @@ class Marks(NamedTuple):
 class Raw(NamedTuple):
     """A filled buffer: where it belongs, how many rows are real, whether they lie end to end, and what they are.
 
-    `rows` are the first tokens of the rows, or their pieces; `patches` the ids of targets that lie elsewhere.
+    `rows` are where they were read, or their pieces; `patches` the ids of targets that lie elsewhere.
     """
 
     epoch: int
     step: int
     n_rows: int
     contiguous: bool
-    rows: NDArray[np.int64] | Prepared
+    rows: Located | Prepared
     patches: NDArray[Any] | None = None

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tokenriver.loader.source import ShardFile
-    from tokenriver.loader.stream import Reads, Rows
+    from tokenriver.loader.stream import Located, Reads, Rows
 
 __all__ = ["CachedReader"]
 
@@ -105,16 +105,19 @@ class CachedReader(TokenReader):
         """As TokenReader."""
         self._serve(lambda: super(CachedReader, self).read(start, out), np.array([start]), np.array([len(out)]), [out])
 
-    def read_rows(self, starts: NDArray[np.int64], rows: Rows) -> None:
+    def read_located(self, where: Located, rows: Rows) -> None:
         """As TokenReader."""
-        sizes = np.full(len(starts), rows.array.shape[1])
-        self._serve(lambda: super(CachedReader, self).read_rows(starts, rows), starts, sizes, rows.array[: len(starts)])
+        end_to_end = where.length != rows.array.shape[1]
+        starts = where.starts[: len(where.shards)]
+        outs = [rows.flat[: where.length]] if end_to_end else rows.array[: len(starts)]
+        sizes = np.full(len(starts), where.length)
+        self._serve(lambda: super(CachedReader, self).read_located(where, rows), starts, sizes, outs)
 
     def read_prepared(self, pieces: Prepared, rows: Rows) -> None:
         """As TokenReader."""
-        flat = rows.array.reshape(-1)
-        outs = [flat[a:b] for a, b in zip(pieces.places, pieces.stops, strict=True)]
-        sizes = np.array(pieces.stops, np.int64) - np.array(pieces.places, np.int64)
+        sizes = np.array(pieces.sizes, np.int64) // self.dtype.itemsize
+        rows.flat[:] = 0
+        outs = [rows.flat[a : a + n] for a, n in zip(pieces.places.tolist(), sizes.tolist(), strict=True)]
         self._serve(lambda: super(CachedReader, self).read_prepared(pieces, rows), pieces.starts, sizes, outs)
 
     def expect(self, shards: Iterable[int]) -> None:
@@ -209,7 +212,6 @@ class CachedReader(TokenReader):
                 if here[index]:
                     with self._lock:
                         self._read_shard(index, inside, target)
-                        self._trim()
                 else:
                     width = self.shards[index].header.dtype.itemsize
                     wanted.append((index, HEADER_BYTES + inside * width, len(target) * width))

@@ -71,6 +71,15 @@ class Iteration(Generic[Made]):
 class Batches(Iteration["Batch"]):
     """An iteration over a loader's batches."""
 
+    def __init__(self, loader: TrainLoader) -> None:
+        make, arrays = loader.assembly.batch, loader.assembly.pool()
+        super().__init__(
+            loader,
+            loader.assembly.buffer,
+            lambda buffer, raw: make(buffer, raw, arrays),
+            n_buffers=max(1, loader.prefetch),
+        )
+
     def __iter__(self) -> Batches:
         return self
 

@@ -79,7 +79,7 @@ class TrainDataset(IterableDataset[tuple[torch.Tensor, torch.Tensor]]):
             for step in itertools.count(first, count):
                 if not loader.has_step(step, epoch=start, before_epoch=last):
                     return
-                yield loader.item_at(step, epoch=start)
+                yield loader.assembly.item(*loader.settle(start, step))
 
         for item in loader.reader.ahead(items(), loader.assembly.reads):
             batch = loader.made(item)
@@ -146,10 +146,10 @@ class _Converted(Iteration["TensorBatch"]):
     """Batches for the CPU, or for devices that take a plain copy."""
 
     def __init__(self, loader: TrainLoader, device: torch.device, dtype: torch.dtype) -> None:
-        width = np.dtype(np.int64 if dtype == torch.int64 else np.int32)
+        arrays = loader.assembly.pool(np.dtype(np.int64 if dtype == torch.int64 else np.int32))
 
         def convert(buffer: Rows, raw: Raw) -> TensorBatch:
-            batch = loader.assembly.batch(buffer, raw, width)
+            batch = loader.assembly.batch(buffer, raw, arrays)
             inputs, targets = (torch.from_numpy(x).to(device) for x in (batch.inputs, batch.targets))
             marks = (batch.mask, batch.cu_seqlens, batch.position_ids)
             mask, lengths, places = (None if m is None else torch.from_numpy(m).to(device) for m in marks)

@@ -160,7 +160,7 @@ class TrainLoader:
 
     def __iter__(self) -> Iterator[Batch]:
         """Batches from the loader's position on. A later `load_state_dict` moves a running iteration too."""
-        return Batches(self, self.assembly.buffer, self.assembly.batch, n_buffers=max(1, self.prefetch))
+        return Batches(self)
 
     def batch_at(self, step: int, *, epoch: int = 0) -> Batch:
         """The batch that is `step` steps after the start of `epoch`, without iterating or moving the loader.
@@ -168,19 +168,12 @@ class TrainLoader:
         With the default epoch, `step` is counted from the start of training: batch_at(k) is the k-th batch ever
         served. batch_at(batch.step, epoch=batch.epoch) is `batch` again.
         """
-        return self.made(self.item_at(step, epoch=epoch))
-
-    def item_at(self, step: int, *, epoch: int = 0) -> Item:
-        """The rows of that batch, of which nothing is read yet."""
-        epoch, step = self.settle(epoch, step)
-        rows = self.plan.take(epoch, step)
-        ready = rows if isinstance(rows, np.ndarray) else self.assembly.prepare(rows, [0, rows.n_rows])[0]
-        return epoch, step, ready
+        return self.made(self.assembly.item(*self.settle(epoch, step)))
 
     def made(self, item: Item) -> Batch:
         """The batch of these rows, read now."""
         buffer = self.assembly.buffer()
-        return self.assembly.batch(buffer, self.fill(buffer, item))
+        return self.assembly.batch(buffer, self.fill(buffer, item), self.assembly.pool())
 
     def settle(self, epoch: int, step: int) -> tuple[int, int]:
         """(epoch, step) with the step inside its epoch, from a step that may run into later (or earlier) epochs."""
