@@ -122,7 +122,7 @@ def run_case(source: str, *, order: str, rate: float, seconds: float, cache: Pat
     next(batches)
     first, cpu = time.perf_counter() - begun, time.process_time()
     pause, start, count, late = BATCH_BYTES / rate, time.perf_counter(), 0, 0.0
-    for count, _ in enumerate(batches, 1):  # noqa: B007
+    for count, _ in enumerate(batches, 1):
         due = start + count * pause
         now = time.perf_counter()
         late = max(late, now - due)
@@ -203,7 +203,8 @@ def measure(temporary: Path, folder: Path, rate: float, seconds: float) -> list[
     ):
         for k, share in enumerate(shares):
             cache = temporary / f"cache-{order}-{limit}-{k}"
-            found = run_case("s3://bucket/set", order=order, rate=rate * share, seconds=seconds, cache=cache, limit=limit)
+            options = {"order": order, "rate": rate * share, "seconds": seconds, "cache": cache, "limit": limit}
+            found = run_case("s3://bucket/set", **options)
             kept = "whole shards" if limit != "0" else "no cache"
             cases.append({"case": f"store, {order}, {kept}, consumer at {share} of it", **found})
             for path in cache.glob("*/*.bin*"):

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -27,6 +26,7 @@ from tokenriver.shards.index import index_shard
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from s3_server import Bucket
 
@@ -88,6 +88,10 @@ def assert_same(one: Any, other: Any) -> None:
         assert (mine is None) == (theirs is None), name
         if mine is not None:
             assert np.array_equal(mine, theirs), name
+
+
+def copied(batch: Any) -> Any:
+    return batch.inputs.copy(), batch.targets.copy()
 
 
 def bodies(s3: Bucket, pattern: str = r"\.bin$") -> int:
@@ -308,13 +312,11 @@ def test_a_byte_that_is_wrong_on_the_store_is_an_error_and_never_a_batch(
     raw[3333] ^= 1
     s3.put("sets/positions/train-00001.bin", bytes(raw))
     loader = TrainLoader(url, order="sequential", epochs=1, **OPTIONS)
-    seen = 0
-    batches = iter(loader)
+    seen: list[Any] = []
     with pytest.raises(IntegrityError, match=r"sets/positions/train-00001\.bin: fetched twice, and its SHA-256"):
-        while batch := next(batches):
-            assert np.array_equal(batch.targets, batch.inputs + 1)
-            seen += 1
-    assert seen == (3000 - 1) // (8 * 64)
+        seen.extend(map(copied, loader))
+    assert len(seen) == (3000 - 1) // (8 * 64)
+    assert all(np.array_equal(targets, inputs + 1) for inputs, targets in seen)
     assert "train-00001.bin" not in cached(tmp_path)
     assert cached(tmp_path, "train-00001.bin*") == []
 
