@@ -33,8 +33,9 @@ __all__ = ["Located", "Rows", "Span", "TokenReader"]
 MAX_OPEN = 128
 """Descriptors kept open, least recently used closed first; far below the usual limit of 1,024 (macOS: 256)."""
 
-_CHECK_EVERY = 0.001
-"""Seconds between two looks at an open shard's size, times and links (fstat, 2 µs) while it is being read."""
+_CHECK_EVERY, _CHECK_SHARD = 0.001, 0.00005
+"""Seconds between two looks at an open shard's size, times and links while it is being read, and what every open shard
+adds: a look (fstat) takes 2 µs, so that with 128 shards 4 % of the time goes to it and not a quarter."""
 
 _LOOK_EVERY = 0.1
 """Seconds between two looks at what has the shard's name (stat, 8 µs), for file systems whose fstat says too little."""
@@ -241,7 +242,7 @@ class TokenReader:
         now = time.monotonic()
         opened = {i: self._descriptor(i, now) for i in set(index)}
         parts = list(map(_pread, [opened[i] for i in index], sizes, offsets))
-        if sum(map(len, parts)) != sum(sizes):
+        if list(map(len, parts)) != sizes:
             for k, size in enumerate(sizes):
                 if len(parts[k]) != size:
                     whole = bytearray(size)
@@ -313,7 +314,7 @@ class TokenReader:
             return descriptor
         if len(self.shards) > self._max_open:
             self._open.move_to_end(index)
-        if now - opened.checked > _CHECK_EVERY:
+        if now - opened.checked > _CHECK_EVERY + _CHECK_SHARD * len(self._open):
             self._look_again(self.shards[index], opened, now)
         return opened.descriptor
 
