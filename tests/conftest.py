@@ -1,4 +1,4 @@
-"""What the tests share: the folder of recorded vectors and real data beside the checkout."""
+"""What the tests share: the folder of recorded vectors and real data beside the checkout, and an S3 server."""
 
 from __future__ import annotations
 
@@ -9,7 +9,10 @@ import pytest
 from shared_folder import SHARED
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
+
+    from s3_server import Bucket, S3Server
 
 
 @pytest.fixture(scope="session")
@@ -21,3 +24,34 @@ def shared() -> Path:
             pytest.fail(f"{message}, and CI=true demands it")
         pytest.skip(message)
     return SHARED
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[S3Server]:
+    """moto's S3 server on the loopback; `s3` gives a bucket of it."""
+    from s3_server import S3Server
+
+    with S3Server() as server:
+        yield server
+
+
+@pytest.fixture
+def s3(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Bucket]:
+    """An empty bucket, found by s3fs here and in child processes through the environment; faults and log are fresh."""
+    import fsspec.config
+    import s3fs
+    from s3_server import Bucket, environment
+
+    for name, value in environment(s3_server.url).items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setitem(fsspec.config.conf, "s3", {"endpoint_url": s3_server.url})  # read when fsspec was imported
+    s3fs.S3FileSystem.clear_instance_cache()
+    s3_server.mend()
+    number = len(s3_server.client.list_buckets()["Buckets"])
+    bucket = Bucket(f"test-bucket-{number}", s3_server)
+    s3_server.client.create_bucket(Bucket=bucket.name)
+    yield bucket
+    s3_server.mend()
+    for key in bucket.keys():
+        bucket.delete(key)
+    s3fs.S3FileSystem.clear_instance_cache()

@@ -16,8 +16,8 @@ import tokenriver
 SRC = Path(tokenriver.__file__).parent
 
 LAYERS = {
-    **dict.fromkeys(["errors", "files", "batches"], 0),
-    **dict.fromkeys(["corpus", "tokenizers", "shards"], 1),
+    **dict.fromkeys(["errors", "files", "batches", "storage"], 0),
+    **dict.fromkeys(["cache", "corpus", "tokenizers", "shards"], 1),
     **dict.fromkeys(["building", "loader", "evals", "bpb", "hub", "cluster"], 2),
     **dict.fromkeys(["recipes", "llmc", "golf", "golfing", "torch"], 3),
     "cli": 4,

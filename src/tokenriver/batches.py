@@ -88,6 +88,7 @@ class TextBatch:
 class TokenBatch:
     """Ids of texts: `ids` uint32 [n_tokens] and `offsets` int64 [n + 1], without separators.
 
+    Inside a build `ids` may be narrower (ByteTokenizer.encode_batch_narrow).
     `n_reference` is how many of the documents were encoded by the reference (the others took the fast path).
     """
 

@@ -123,7 +123,7 @@ def test_every_error_becomes_one_line(
     def command(**_options: object) -> None:
         raise error
 
-    monkeypatch.setattr(cli, "app", command)
+    monkeypatch.setattr(cli, "make_app", lambda _only: command)
     assert cli.main([]) == code
     printed = capsys.readouterr().err
     assert line in printed
@@ -144,7 +144,7 @@ def test_a_signal_is_no_failure_of_an_encoder_and_ends_the_command(
         except BaseException as error:
             raise encoder_failure(error) from error
 
-    monkeypatch.setattr(cli, "app", command)
+    monkeypatch.setattr(cli, "make_app", lambda _only: command)
     assert cli.main([]) == code
     assert capsys.readouterr().err == f"tokenriver: {word}\n"
     assert signal.getsignal(signal.SIGTERM) == before
@@ -153,7 +153,7 @@ def test_a_signal_is_no_failure_of_an_encoder_and_ends_the_command(
 def test_an_interruption_that_the_parser_swallowed_is_told(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(cli, "app", lambda **_options: 130)
+    monkeypatch.setattr(cli, "make_app", lambda _only: lambda **_options: 130)
     assert cli.main([]) == 130
     assert capsys.readouterr().err == "tokenriver: interrupted\n"
 
@@ -184,7 +184,7 @@ def test_a_warning_is_one_line_and_quiet_hides_it(
     def command(**_options: object) -> None:
         warnings.warn("slower,\nbecause", stacklevel=1)
 
-    monkeypatch.setattr(cli, "app", command)
+    monkeypatch.setattr(cli, "make_app", lambda _only: command)
     filters = list(warnings.filters)
     with warnings.catch_warnings():
         warnings.simplefilter("default")

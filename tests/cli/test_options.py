@@ -8,12 +8,13 @@ from pathlib import Path
 import pytest
 import typer.main
 
-from tokenriver.cli import app
+from tokenriver.cli import make_app
 
 PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8")
 COMMANDS = [
     "bpb-audit",
     "build",
+    "cache",
     "corpus",
     "download",
     "eval",
@@ -32,7 +33,7 @@ COMMANDS = [
 
 def options_of(name: str) -> set[str]:
     """The long options of a command, or of all commands of a group, as the parser knows them."""
-    command = typer.main.get_command(app).commands[name]  # type: ignore[attr-defined]
+    command = typer.main.get_command(make_app()).commands[name]  # type: ignore[attr-defined]
     commands = [command, *getattr(command, "commands", {}).values()]
     return {word for c in commands for p in c.params for word in p.opts if word.startswith("--")} - {"--help"}
 
@@ -45,7 +46,7 @@ def section(title: str) -> str:
 
 
 def test_the_commands_are_those_that_the_page_lists() -> None:
-    assert sorted(typer.main.get_command(app).commands) == COMMANDS  # type: ignore[attr-defined]
+    assert sorted(typer.main.get_command(make_app()).commands) == COMMANDS  # type: ignore[attr-defined]
     assert sorted(re.findall(r"^\| \[`([a-z-]+)`\]", PAGE, re.MULTILINE)) == COMMANDS
 
 

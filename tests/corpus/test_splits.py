@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import zlib
 from fractions import Fraction
 
 import numpy as np
@@ -11,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokenriver.batches import TextBatch
-from tokenriver.corpus.splits import SplitRule, first_docs_split, first_tokens_split, hash_split, mix64
+from tokenriver.corpus.splits import SplitRule, first_docs_split, first_tokens_split, hash_split, mix64, text_keys
 from tokenriver.errors import UsageError
 
 
@@ -63,8 +62,46 @@ def test_the_side_is_a_function_of_each_text_alone(texts: list[bytes], fraction:
     sides = hash_split(batch, fraction)
     assert sides.dtype == np.uint8
     assert sides[: len(texts)].tolist() == sides[len(texts) :].tolist()
-    mixed = mix64(np.array([zlib.crc32(text) for text in texts], np.uint64)).tolist()
-    assert sides[: len(texts)].tolist() == [int(Fraction(value) < fraction * 2**64) for value in mixed]
+    assert sides[: len(texts)].tolist() == [int(Fraction(key_of(text)) < fraction * 2**64) for text in texts]
+
+
+def key_of(text: bytes) -> int:
+    """The rule of docs/format.md with Python's integers."""
+
+    def mix(z: int) -> int:
+        z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 % 2**64
+        z = (z ^ (z >> 27)) * 0x94D049BB133111EB % 2**64
+        return z ^ (z >> 31)
+
+    total = 0x9E3779B97F4A7C15 + len(text)
+    for k in range(17):
+        at = (len(text) - 8) * k // 16 if len(text) >= 8 else 0
+        word = int.from_bytes(text[at : at + 8], "little")
+        total += (word ^ word >> 32) * (mix((k + 1) * 0x9E3779B97F4A7C15 % 2**64) | 1)
+    return mix(total % 2**64)
+
+
+@given(st.lists(st.integers(0, 400), max_size=8), st.binary(min_size=400, max_size=400))
+def test_the_key_is_that_of_the_written_rule(lengths: list[int], material: bytes) -> None:
+    texts = [material[:n] for n in lengths]
+    assert text_keys(TextBatch.from_texts(texts)).tolist() == [key_of(text) for text in texts]
+
+
+def test_the_keys_of_a_text_never_change() -> None:
+    texts = ["", "a", "1234567", "12345678", "tokens" * 100]
+    assert [hex(key) for key in text_keys(TextBatch.from_texts(texts)).tolist()] == [
+        "0xe220a8397b1dcdaf",
+        "0x195d15ac62e962a6",
+        "0xfc8abfa3b52922e2",
+        "0x6fdb3130989aec31",
+        "0xd6ff10162da1ad15",
+    ]
+
+
+def test_texts_that_differ_in_any_byte_have_other_keys_up_to_136_bytes() -> None:
+    text = bytes(range(136))
+    others = [text[:i] + b"\xff" + text[i + 1 :] for i in range(136)]
+    assert len(set(text_keys(TextBatch.from_texts([text, *others])).tolist())) == 137
 
 
 def test_the_share_of_val_is_about_the_fraction_and_grows_with_it() -> None:

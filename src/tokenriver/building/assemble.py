@@ -18,6 +18,7 @@ from tokenriver.building.plan import VAL
 from tokenriver.corpus.documents import parse_block
 from tokenriver.corpus.splits import hash_split
 from tokenriver.errors import TokenizerError
+from tokenriver.tokenizers.byte import ByteTokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -173,6 +174,8 @@ class BlockEncoder:
     def _encode(self, block: DocumentBlock) -> TokenBatch:
         """All documents of a block on this thread; an encoder's failure names the document."""
         try:
+            if isinstance(self._tokenizer, ByteTokenizer):
+                return self._tokenizer.encode_batch_narrow(block.texts)
             return self._tokenizer.encode_batch(block.texts, parallel=False)
         except TokenizerError as error:
             if error.document is None:

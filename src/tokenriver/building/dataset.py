@@ -24,7 +24,7 @@ from tokenriver.building.plan import (
     document_ends,
     documents_within,
 )
-from tokenriver.building.writing import WriterThread
+from tokenriver.building.writing import Pieces, WriterThread
 from tokenriver.errors import ResumeError
 from tokenriver.files import PART_SUFFIX
 from tokenriver.shards.header import ShardHeader
@@ -113,6 +113,7 @@ class DatasetWriter:
         self.full = False
         """Nothing more is taken: a limit is reached."""
         self._indexed = [0, 0]
+        self._pieces: dict[int, Pieces] = {}
         self._thread = WriterThread(shape, journal)
 
     def resume(self, content: JournalContent) -> tuple[int, int]:
@@ -149,9 +150,11 @@ class DatasetWriter:
             if isinstance(step, Write):
                 self._write(step, block)
             elif isinstance(step, Close):
+                self._hand_over()
                 self._close(step, block.start, block.end, step.skip)
             else:
                 self._state = replace(after, open=step.open, shards_begun=step.shards_begun)
+        self._hand_over()
         self._skip = max(0, self._skip - int(block.bounds[-1]))
         self.counts.add(block, runs)
         self.source_documents.update(block.source_documents)
@@ -177,12 +180,20 @@ class DatasetWriter:
         return max(self.source_documents, default=-1) + 1
 
     def _write(self, step: Write, block: EncodedBlock) -> None:
-        """Hand a piece to the writing thread, with the ends of its documents, counted from the shard's first id."""
-        ends = None
+        """Note a piece for its file, with the ends of its documents, counted from the shard's first id."""
+        pieces = self._pieces.setdefault(step.split, Pieces(step.index))
+        pieces.ids.append(block.stream[step.start : step.stop])
         if self.shape.doc_index:
             ends = document_ends(block.bounds, step.start, step.stop) + (step.at - step.start)
+            pieces.ends.append(ends)
             self._indexed[step.split] += len(ends)
-        self._thread.put(step, block.stream[step.start : step.stop], ends)
+
+    def _hand_over(self) -> None:
+        """Give the noted pieces to the writing thread: with a split by hash a block has dozens, one by one they would
+        have the two threads wait for each other as often."""
+        for split, pieces in self._pieces.items():
+            self._thread.put(split, pieces)
+        self._pieces = {}
 
     def finish(self, end: tuple[int, int]) -> list[ManifestFile]:
         """Close the last files and wait until all are on disk; `end` is the position after the last block."""

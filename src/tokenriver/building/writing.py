@@ -5,12 +5,13 @@ from __future__ import annotations
 import queue
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
+import numpy as np
 
 from tokenriver.building.index_part import IndexPart
-from tokenriver.building.plan import Write
 from tokenriver.shards.index import index_path
 from tokenriver.shards.manifest import ManifestFile
 from tokenriver.shards.writer import ShardWriter
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
     from pathlib import Path
 
-    import numpy as np
     from numpy.typing import NDArray
 
     from tokenriver.building.journal import Checkpoint, Journal
@@ -29,13 +29,32 @@ if TYPE_CHECKING:
     Place: TypeAlias = tuple[int, int]
     InputState: TypeAlias = tuple[dict[int, InputFacts], InputMark | None]
 
-__all__ = ["WriterThread"]
+__all__ = ["Pieces", "WriterThread"]
 
 _QUEUE_BYTES = 64 << 20
 """Ids waiting for the writing thread, at most; beyond it the build waits."""
 
 _SYNC_BYTES = 32 << 20
 """Bytes appended to a part after which it is synced in the background, so that little is left to do at its end."""
+
+
+@dataclass(slots=True)
+class Pieces:
+    """Ids that follow each other in file `index` of a split, and the ends of their documents in it (none without an
+    index)."""
+
+    index: int
+    ids: list[NDArray[Any]] = field(default_factory=list)
+    ends: list[NDArray[np.int64]] = field(default_factory=list)
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of the ids."""
+        return sum(one.nbytes for one in self.ids)
+
+
+def _joined(arrays: list[NDArray[Any]]) -> NDArray[Any]:
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
 class WriterThread:
@@ -64,13 +83,13 @@ class WriterThread:
         if self._shape.doc_index:
             self._index[split] = IndexPart(index_path(path), keep=indexed)
 
-    def put(self, step: Write, ids: NDArray[Any], ends: NDArray[np.int64] | None) -> None:
-        """Queue ids (and their documents' ends) for the open file of a split, waiting while too much is queued."""
+    def put(self, split: int, pieces: Pieces) -> None:
+        """Queue pieces for the open file of a split, waiting while too much is queued."""
         with self._room:
             self._room.wait_for(lambda: self._waiting_bytes < _QUEUE_BYTES or self._error is not None)
-            self._waiting_bytes += ids.nbytes
+            self._waiting_bytes += pieces.n_bytes
         self._raise()
-        self._queue.put((step, ids, ends))
+        self._queue.put((split, pieces))
 
     def close_shard(
         self,
@@ -111,7 +130,7 @@ class WriterThread:
     def _run(self) -> None:
         try:
             while (item := self._queue.get()) is not None and not self._stopped:
-                if isinstance(item[0], Write):
+                if isinstance(item[1], Pieces):
                     self._append(*item)
                 else:
                     self._seal(*item)
@@ -122,23 +141,23 @@ class WriterThread:
         finally:
             self._syncing.shutdown()
 
-    def _append(self, step: Write, ids: NDArray[Any], ends: NDArray[np.int64] | None) -> None:
-        writer = self._open.get(step.split)
+    def _append(self, split: int, pieces: Pieces) -> None:
+        writer = self._open.get(split)
         if writer is None:
-            path = self._shape.path(step.split, step.index)
-            writer = self._open[step.split] = self._writer(path)
-            if ends is not None:
-                self._index[step.split] = IndexPart(index_path(path))
-        writer.append(ids)
-        if ends is not None:
-            self._index[step.split].append(ends)
-        self._unsynced += ids.nbytes
+            path = self._shape.path(split, pieces.index)
+            writer = self._open[split] = self._writer(path)
+            if self._shape.doc_index:
+                self._index[split] = IndexPart(index_path(path))
+        writer.append(_joined(pieces.ids))
+        if pieces.ends:
+            self._index[split].append(_joined(pieces.ends))
+        self._unsynced += pieces.n_bytes
         if self._unsynced >= _SYNC_BYTES and (self._synced is None or self._synced.done()):
             self._wait_for_sync()
             self._synced = self._syncing.submit(writer.sync)
             self._unsynced = 0
         with self._room:
-            self._waiting_bytes -= ids.nbytes
+            self._waiting_bytes -= pieces.n_bytes
             self._room.notify_all()
 
     def _wait_for_sync(self) -> None:

@@ -12,7 +12,7 @@ import msgspec
 from tokenriver.corpus.blocks import DocumentBlock, Segment
 from tokenriver.corpus.jsonl_careful import careful_fields, parse_careful
 from tokenriver.corpus.jsonl_fast import BOM, parse_fast
-from tokenriver.corpus.streams import READ_BYTES, read_chunks
+from tokenriver.corpus.streams import READ_BYTES, read_chunks, read_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -25,7 +25,19 @@ __all__ = ["BOM", "cut_jsonl", "parse_jsonl", "record_fields"]
 def cut_jsonl(
     source: Source, index: int, *, start: int, block_bytes: int, on_raw: Callable[[bytes], None] | None
 ) -> Iterator[Segment]:
-    """Runs of whole lines of about `block_bytes`; a longer line makes its run grow. No byte is searched twice."""
+    """Runs of whole lines of about `block_bytes`; a longer line is a run of its own."""
+    if not source.compression and source.stream is None:
+        for run in read_lines(source, start=start, block_bytes=block_bytes, on_raw=on_raw):
+            yield Segment(index, source, start, start + len(run), run)
+            start += len(run)
+    else:
+        yield from _cut_stream(source, index, start=start, block_bytes=block_bytes, on_raw=on_raw)
+
+
+def _cut_stream(
+    source: Source, index: int, *, start: int, block_bytes: int, on_raw: Callable[[bytes], None] | None
+) -> Iterator[Segment]:
+    """The same from what can only be read forward. No byte is searched twice."""
     buffer = bytearray()
     first_line: int | None = 0 if source.stream is not None else None
     for chunk in read_chunks(source, start=start, read_bytes=min(READ_BYTES, block_bytes), on_raw=on_raw):

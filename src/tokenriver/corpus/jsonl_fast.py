@@ -59,6 +59,8 @@ def parse_fast(segments: list[Segment], options: SourceOptions) -> DocumentBlock
 def _join(segments: list[Segment]) -> tuple[Any, NDArray[np.int64], NDArray[np.int64]]:
     """One buffer of all lines without BOMs, where each segment begins in it, and what leads to source offsets."""
     skips = [bom_bytes(segment) for segment in segments]
+    if len(segments) == 1 and not skips[0]:
+        return segments[0].payload, np.zeros(1, np.int64), np.array([segments[0].start], np.int64)
     views = [memoryview(segment.payload)[skip:] for segment, skip in zip(segments, skips, strict=True)]
     if len(views) == 1:
         return views[0], np.zeros(1, np.int64), np.array([segments[0].start + skips[0]], np.int64)
@@ -84,7 +86,7 @@ def plain_lines(data: Any) -> NDArray[np.int64] | None:
     array = np.frombuffer(data, np.uint8)
     if not 0 < array.size < _MAX_FAST_BYTES:
         return None
-    newlines = positions_of(array, 10)
+    newlines = _newlines(data, array)
     starts = np.concatenate([np.zeros(1, np.int64), newlines + 1])
     ends = np.append(newlines, array.size)
     if newlines.size and newlines[-1] == array.size - 1:
@@ -98,6 +100,22 @@ def plain_lines(data: Any) -> NDArray[np.int64] | None:
     if (array[starts] != ord("{")).any() or (last != ord("}")).any():
         return None
     return starts
+
+
+_LONG_LINE = 1 << 10
+"""Bytes a line from which finding one newline after the other beats looking at every byte."""
+
+
+def _newlines(data: Any, array: NDArray[np.uint8]) -> NDArray[np.int64]:
+    if not isinstance(data, (bytes, bytearray)):
+        return positions_of(array, 10)
+    found, at = [], data.find(b"\n")
+    while at >= 0:
+        found.append(at)
+        if len(found) * _LONG_LINE > len(data):
+            return positions_of(array, 10)
+        at = data.find(b"\n", at + 1)
+    return np.array(found, np.int64)
 
 
 def read_columns(

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
-import pyarrow.parquet as pq
 
 from tokenriver.batches import TextBatch
 from tokenriver.corpus.blocks import SPLIT_VALUES, DocumentBlock, Segment, Verdict, bad_split
@@ -79,6 +77,8 @@ def _joined(runs: list[Segment]) -> Segment:
 
 
 def _begins_document(column: Any, options: SourceOptions) -> NDArray[np.bool_]:
+    import pyarrow.compute as pc  # here, as pyarrow.parquet below: half of what starting a command takes
+
     found = pc.fill_null(pc.match_substring_regex(column, options.document_start), fill_value=False)
     return np.asarray(found.to_numpy(zero_copy_only=False), np.bool_)
 
@@ -105,6 +105,8 @@ def _cut_group(
 
 
 def _open(source: Source) -> Any:
+    import pyarrow.parquet as pq
+
     try:
         return pq.ParquetFile(source.path)
     except (pa.ArrowException, OSError) as error:

@@ -7,7 +7,6 @@ from typing import IO, TYPE_CHECKING, Literal, Protocol
 import msgspec
 import numpy as np
 import pyarrow as pa
-import pyarrow.parquet as pq
 import zstandard
 
 from tokenriver.corpus.splits import SPLITS
@@ -82,6 +81,8 @@ class _ParquetShard:
     _SCHEMA = pa.schema([pa.field(name, pa.string(), nullable=False) for name in ("id", "text", "split")])
 
     def __init__(self, file: IO[bytes]) -> None:
+        import pyarrow.parquet as pq  # dear to import, and only corpora in Parquet need it
+
         self._writer = pq.ParquetWriter(
             file, self._SCHEMA, compression="zstd", compression_level=_ZSTD_LEVEL, use_dictionary=["split"]
         )

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from tokenriver.loader.segments import Segments
     from tokenriver.loader.setup import Setup
-    from tokenriver.loader.stream import TokenReader
+    from tokenriver.loader.stream import Reads, TokenReader
 
 __all__ = ["Assembly", "Item"]
 
@@ -90,6 +90,16 @@ class Assembly:
         if n_rows < self.batch_size:
             buffer.array[n_rows:] = 0
         return Raw(epoch, step, n_rows, rows.length > self.seq_len + 1, rows)
+
+    def reads(self, item: Item) -> Reads:
+        """What `fill` will read, range by range."""
+        rows = item[2]
+        if isinstance(rows, Prepared):
+            sizes = np.array(rows.sizes, np.int64) // self.reader.dtype.itemsize
+            patches = rows.patches[:, 2]
+            return np.concatenate([rows.starts, patches]), np.concatenate([sizes, np.ones(len(patches), np.int64)])
+        starts = rows.starts[: len(rows.shards)]
+        return starts, np.full(len(starts), rows.length)
 
     def _fill_pieces(self, buffer: Rows, epoch: int, step: int, rows: Prepared) -> Raw:
         """Read the pieces of packed rows, and check that documents begin where they should."""

@@ -10,31 +10,39 @@ import glob
 import hashlib
 import json
 import os
-import re
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tokenriver.errors import FormatError, IntegrityError, UsageError
 from tokenriver.files import sha256_file
 from tokenriver.loader.fingerprint import Fingerprint
+from tokenriver.loader.listing import MANIFEST, TOKENS_NAME, choose_names, files_of_split, one_split, tokenizer_of
 from tokenriver.shards.header import HEADER_BYTES, ShardHeader, parse_header
+from tokenriver.storage import is_url
 
-__all__ = ["ShardFile", "ShardSource", "Source", "hash_shards", "read_shard_file", "resolve"]
+if TYPE_CHECKING:
+    from tokenriver.cache.fetch import CachedSet
+    from tokenriver.cache.settings import CacheSettings
+
+__all__ = [
+    "SAMPLE_BYTES",
+    "ShardFile",
+    "ShardSource",
+    "Source",
+    "hash_shards",
+    "read_shard_file",
+    "resolve",
+    "shards_like",
+]
 
 Source = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """A data set directory, a manifest, a shard, a glob, or a list of shards."""
 
-MANIFEST = "_MANIFEST.json"
-_BUILD_SUFFIX = "_BUILD.json"
-_JOURNAL = "_JOURNAL"
-_SHARD_NAME = re.compile(r"(?P<dataset>.+)_(?P<split>train|val)(?:_(?P<index>\d+))?\.bin")
-_TOKENS_NAME = re.compile(r"(?:train|val)-\d+\.bin")
-_SAMPLE_BYTES = 256
+SAMPLE_BYTES = 256
 _THREADS = 16
 
 
@@ -48,6 +56,8 @@ class ShardFile:
     modified_ns: int
     sample: bytes
     sha256: str | None = None
+    origin: CachedSet | None = None
+    """Where it is fetched from, for a shard behind a URL: `path` is then the URL's."""
 
     @property
     def n_tokens(self) -> int:
@@ -88,14 +98,20 @@ class ShardSource:
         )
 
 
-def resolve(source: Source, *, split: str) -> ShardSource:
-    """Find and check the shards of a split.
+def resolve(source: Source, *, split: str, cache: CacheSettings | None = None) -> ShardSource:
+    """Find and check the shards of a split; those behind URLs are read through the cache.
 
     Raises UsageError for a source that names nothing or two things, IntegrityError for a shard that is missing or
     disagrees with its manifest, FormatError for a file that is no shard, and OSError when a file cannot be read.
     """
     if split not in ("train", "val"):
         raise UsageError(f"split is 'train' or 'val', not {split!r}")
+    single = isinstance(source, str | os.PathLike) or hasattr(source, "fs")
+    named: list[Any] = [source] if single else list(source)  # type: ignore[arg-type]
+    if any(is_url(path) for path in named):
+        from tokenriver.loader.remote import resolve_urls
+
+        return resolve_urls([str(path) for path in named], split=split, cache=cache)
     if not isinstance(source, str | os.PathLike):
         return _from_paths([Path(path) for path in source], split=split, named="the list")
     path = Path(source)
@@ -116,37 +132,15 @@ def _from_directory(directory: Path, *, split: str) -> ShardSource:
     if (directory / MANIFEST).is_file():
         return _from_manifest(directory / MANIFEST, split=split)
     names = sorted(entry.name for entry in os.scandir(directory))
-    journals = [name for name in names if name.endswith(_JOURNAL)]
-    if journals:
-        raise UsageError(f"{directory}: unfinished, its build stopped ({journals[0]} is there); run the build again")
-    records = [name for name in names if name.endswith(_BUILD_SUFFIX) and name != _BUILD_SUFFIX]
-    if len(records) == 1:
-        return _from_manifest(directory / records[0], split=split)
-    matches = [match for name in names if (match := _SHARD_NAME.fullmatch(name))]
-    if not matches:
-        raise UsageError(_explain_directory(directory, names))
-    datasets = sorted({match["dataset"] for match in matches})
-    if len(datasets) > 1:
-        raise UsageError(
-            f"{directory}: holds several data sets ({', '.join(datasets)}); name one, such as "
-            f"{directory / datasets[0]}_{split}_*.bin"
-        )
-    chosen = sorted((match for match in matches if match["split"] == split), key=lambda match: match.string)
-    if not chosen:
-        raise UsageError(f"{directory}: no {split} shards, only {matches[0]['split']}")
-    indices = [int(match["index"]) for match in chosen if match["index"]]
-    for before, after in pairwise(indices):
-        if after != before + 1:
-            raise IntegrityError(
-                f"{directory}: {split} shards jump from {before:06d} to {after:06d}; fetch what is missing, or name "
-                "the shards that you want as a list or glob"
-            )
-    return _from_paths([directory / match.string for match in chosen], split=split)
+    chosen = choose_names(str(directory), names, split=split, explain=lambda: _explain_directory(directory, names))
+    if isinstance(chosen, str):
+        return _from_manifest(directory / chosen, split=split)
+    return _from_paths([directory / name for name in chosen], split=split)
 
 
 def _explain_directory(directory: Path, names: Sequence[str]) -> str:
     """Why a directory is no data set, and what was probably meant."""
-    if any(_TOKENS_NAME.fullmatch(name) for name in names):
+    if any(TOKENS_NAME.fullmatch(name) for name in names):
         return f"{directory}: unfinished, shards without {MANIFEST}; run the build again, or name the shards as a glob"
     below = sorted(directory.glob(f"*/{MANIFEST}")) or sorted(directory.glob(f"tokens/*/*/{MANIFEST}"))
     below = below or sorted(directory.glob(f"*/*/{MANIFEST}"))
@@ -159,10 +153,7 @@ def _explain_directory(directory: Path, names: Sequence[str]) -> str:
 
 def _from_glob(paths: list[Path], *, split: str, pattern: str) -> ShardSource:
     """All files that match, unless their names show that two splits were caught."""
-    splits = {match["split"] for path in paths if (match := _SHARD_NAME.fullmatch(path.name))}
-    splits |= {path.name.split("-")[0] for path in paths if _TOKENS_NAME.fullmatch(path.name)}
-    if len(splits) > 1:
-        raise UsageError(f"{pattern} matches train and val shards; narrow it to one split")
+    one_split([path.name for path in paths], pattern)
     return _from_paths(paths, split=split, named=pattern)
 
 
@@ -183,10 +174,7 @@ def _from_manifest(path: Path, *, split: str) -> ShardSource:
         manifest = json.loads(raw)
     except ValueError as error:
         raise FormatError(f"{path}: not JSON ({error})") from None
-    files = _manifest_files(manifest, path)
-    chosen = [file for file in files if file["split"] == split]
-    if not chosen:
-        raise UsageError(f"{path}: no {split} shards, only {', '.join(sorted({f['split'] for f in files})) or 'none'}")
+    chosen = files_of_split(manifest, path, split)
     missing = [file["name"] for file in chosen if not (path.parent / file["name"]).exists()]
     if missing:
         raise IntegrityError(
@@ -201,7 +189,7 @@ def _from_manifest(path: Path, *, split: str) -> ShardSource:
                 "the one that was built"
             )
     is_manifest = path.name == MANIFEST
-    tokenizer, separator_id, position = _tokenizer_of(manifest)
+    tokenizer, separator_id, position = tokenizer_of(manifest)
     return ShardSource(
         split,
         tuple(shards),
@@ -214,32 +202,17 @@ def _from_manifest(path: Path, *, split: str) -> ShardSource:
     )
 
 
-def _tokenizer_of(manifest: dict[str, Any]) -> tuple[str | None, int | None, str]:
-    """Tokenizer (id and start of its SHA-256), separator and its position, from a manifest or a build record."""
-    record = manifest.get("tokenizer")
-    if isinstance(record, dict):
-        name, digest, separator_id = record.get("tokenizer_id"), record.get("sha256"), record.get("separator_id")
-        position = str(record.get("separator_position", "before"))
-    else:
-        name, digest, separator_id = (manifest.get(k) for k in ("tokenizer_id", "tokenizer_sha256", "doc_sep_id"))
-        position = "before"
-    tokenizer = f"{name}@{str(digest or '')[:16]}" if name else None
-    return tokenizer, separator_id if isinstance(separator_id, int) else None, position
+def shards_like(pattern: str) -> list[ShardFile]:
+    """The shards that a pattern of paths, or of a URL, matches, in the order of their names. UsageError without any."""
+    if is_url(pattern):
+        from tokenriver.cache.settings import cache_settings
+        from tokenriver.loader.remote import shards_at
 
-
-def _manifest_files(manifest: Any, path: Path) -> list[dict[str, Any]]:
-    """The `files` list, with everything checked that loading relies on; a name never leaves the directory."""
-    files = manifest.get("files") if isinstance(manifest, dict) else None
-    if not isinstance(files, list):
-        raise FormatError(f"{path}: not a manifest of token shards, which has a list 'files'")
-    for i, file in enumerate(files):
-        keys = {"name": str, "split": str, "n_tokens": int}
-        wrong = [k for k, kind in keys.items() if not isinstance(file, dict) or not isinstance(file.get(k), kind)]
-        if wrong:
-            raise FormatError(f"{path}: files[{i}] has no valid {wrong[0]!r}")
-        if Path(file["name"]).name != file["name"] or "\\" in file["name"]:
-            raise FormatError(f"{path}: files[{i}] is called {file['name']!r}; a name has no directory in it")
-    return files
+        return shards_at([pattern], cache_settings())
+    found = sorted(glob.glob(pattern))  # noqa: PTH207 (a pattern may be absolute)
+    if not found:
+        raise UsageError(f"no file matches {pattern}")
+    return [read_shard_file(Path(path)) for path in found]
 
 
 def _read_all(paths: list[Path], hashes: Sequence[str | None]) -> list[ShardFile]:
@@ -262,22 +235,30 @@ def read_shard_file(path: Path, *, sha256: str | None = None) -> ShardFile:
     file = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
     try:
         stat = os.fstat(file)
-        start = os.read(file, HEADER_BYTES + _SAMPLE_BYTES)
+        start = os.read(file, HEADER_BYTES + SAMPLE_BYTES)
         header = parse_header(start[:HEADER_BYTES], stat.st_size, path)
         digest = hashlib.sha256(start)
-        for offset in (stat.st_size // 2, stat.st_size - _SAMPLE_BYTES):
+        for offset in (stat.st_size // 2, stat.st_size - SAMPLE_BYTES):
             if offset > len(start):
                 os.lseek(file, offset, os.SEEK_SET)
-                digest.update(os.read(file, _SAMPLE_BYTES))
+                digest.update(os.read(file, SAMPLE_BYTES))
     finally:
         os.close(file)
     return ShardFile(path, header, stat.st_ino, stat.st_mtime_ns, digest.digest(), sha256)
 
 
 def hash_shards(shards: Sequence[ShardFile]) -> list[str]:
-    """SHA-256 of each whole file in hex, several at a time."""
+    """SHA-256 of each whole file in hex, several at a time; what is in no cache is streamed."""
+
+    def hash_one(shard: ShardFile) -> str:
+        if shard.origin is None:
+            return sha256_file(shard.path)
+        from tokenriver.loader.remote import hash_remote
+
+        return hash_remote(shard)
+
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        return list(pool.map(lambda shard: sha256_file(shard.path), shards))
+        return list(pool.map(hash_one, shards))
 
 
 def _digest(lines: Any) -> str:

@@ -13,7 +13,7 @@ import time
 from bisect import bisect_right
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -22,16 +22,23 @@ from tokenriver.loader.source import ShardFile, read_shard_file
 from tokenriver.shards.header import HEADER_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
     from tokenriver.loader.prepared import Prepared
 
-__all__ = ["Located", "Rows", "Span", "TokenReader"]
+__all__ = ["MAX_OPEN", "SHARDS_AHEAD", "Located", "Reads", "Rows", "Span", "TokenReader", "open_reader"]
+
+Item = TypeVar("Item")
+Reads = tuple["NDArray[np.int64]", "NDArray[np.int64]"]
+"""First tokens and numbers of tokens of the ranges of the stream that a batch is read from."""
 
 MAX_OPEN = 128
 """Descriptors kept open, least recently used closed first; far below the usual limit of 1,024 (macOS: 256)."""
+
+SHARDS_AHEAD = 5
+"""How many shards it pays to `expect`: the one at hand, and those fetched ahead."""
 
 _CHECK_EVERY, _CHECK_SHARD = 0.001, 0.00005
 """Seconds between two looks at an open shard's size, times and links while it is being read, and what every open shard
@@ -149,6 +156,13 @@ class TokenReader:
         if getattr(self, "_pid", None) == os.getpid():
             for opened in self._open.values():
                 os.close(opened.descriptor)
+
+    def ahead(self, items: Iterator[Item], reads: Callable[[Item], Reads]) -> Iterator[Item]:  # noqa: ARG002
+        """The items as they are; where reading takes long, what they will read is fetched ahead of the taker."""
+        return items
+
+    def expect(self, shards: Iterable[int]) -> None:
+        """Which shards are read next: files at hand need no notice."""
 
     def spans(self, start: int, stop: int) -> list[Span]:
         """Which tokens of which shards make up tokens [start, stop) of the stream."""
@@ -377,3 +391,18 @@ def _facts(descriptor: int) -> tuple[int, int, int, int]:
     """What changes when an open file is written to, cut, renamed over or deleted."""
     stat = os.fstat(descriptor)
     return stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_nlink
+
+
+def open_reader(
+    shards: Sequence[ShardFile], *, sequential: bool = True, repeats: bool = True, parts: Sequence[int] = ()
+) -> TokenReader:
+    """A TokenReader, which reads through the cache if any shard lies behind a URL.
+
+    `sequential`: the shards are read in order; `repeats`: from the first again after the last. `parts`: how many
+    shards each source of a mixture has, where there are several.
+    """
+    if all(shard.origin is None for shard in shards):
+        return TokenReader(shards)
+    from tokenriver.loader.cached import CachedReader
+
+    return CachedReader(shards, sequential=sequential, repeats=repeats, parts=parts)

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from tokenriver.loader.assembly import Item
 __all__ = [
     "TensorBatch",
     "TrainDataset",
@@ -71,11 +73,16 @@ class TrainDataset(IterableDataset[tuple[torch.Tensor, torch.Tensor]]):
         loader = self.loader
         start, last = loader.epoch, None if self.epochs is None else loader.epoch + self.epochs
         self._taken, self._resumed = self._resumed, 0
-        while True:
-            step = loader.step + number + self._taken * count
-            if not loader.has_step(step, epoch=start, before_epoch=last):
-                return
-            batch = loader.batch_at(step, epoch=start)
+        first = loader.step + number + self._taken * count
+
+        def items() -> Iterator[Item]:
+            for step in itertools.count(first, count):
+                if not loader.has_step(step, epoch=start, before_epoch=last):
+                    return
+                yield loader.assembly.item(*loader.settle(start, step))
+
+        for item in loader.reader.ahead(items(), loader.assembly.reads):
+            batch = loader.made(item)
             self._taken += 1
             yield _tensors(batch)
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from tokenriver.cache.settings import cache_settings
 from tokenriver.errors import UsageError
 from tokenriver.loader.assembly import Assembly
 from tokenriver.loader.content import part_fingerprints, recorded_hashes, verify_against
@@ -16,7 +17,7 @@ from tokenriver.loader.plan import Plan
 from tokenriver.loader.position import restore_mixture, state_of
 from tokenriver.loader.setup import Packer, set_up
 from tokenriver.loader.state import check_state, overridden
-from tokenriver.loader.stream import TokenReader
+from tokenriver.loader.stream import open_reader
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -42,6 +43,10 @@ class TrainLoader:
     leaves out the last, partial global batch of an epoch, else it is padded and masked. `prefetch` batches are made
     ahead by one thread (0: none). `dtype` is that of the arrays, "int32" or "int64". `verify` reads every shard
     once and compares its SHA-256 with the manifest's.
+
+    `source` may be a URL (s3://…, gs://…, …), of a directory, a manifest, a shard or a glob: shards are then kept in
+    `cache_dir` (default: TOKENRIVER_CACHE_DIR, else the user's cache), which all processes of a machine share and
+    which takes at most `cache_limit` (bytes, or "200GB"; default: TOKENRIVER_CACHE_LIMIT, else 95 % of the disk).
 
     `packing` says how documents become rows: "concat" (the flat stream), "bos-aligned" (every row begins at a
     document; `max_doc_len` crops them) or "best-fit" (whole documents, cut only where longer than a row). `cu_seqlens`
@@ -76,6 +81,8 @@ class TrainLoader:
         max_doc_len: int | None = None,
         window: int | None = None,
         separator: int | None = None,
+        cache_dir: str | os.PathLike[str] | None = None,
+        cache_limit: int | str | None = None,
     ) -> None:
         if epochs is not None and epochs < 0:
             raise UsageError(f"epochs is 0 or more, or None for no end, not {epochs}")
@@ -96,11 +103,17 @@ class TrainLoader:
             seed=seed,
             drop_last=drop_last,
             split=split,
+            cache=cache_settings(cache_dir, cache_limit),
         )
         self.data, self.plan = self._setup.data, self._setup.plan
         if self.plan.endless_epoch and epochs is not None:
             raise UsageError("a mixture has no epochs: give its sources max_epochs, and leave epochs out")
-        self.reader = TokenReader(self.data.shards)
+        self.reader = open_reader(
+            self.data.shards,
+            sequential=order == "sequential",
+            repeats=epochs is None or epochs > 1,
+            parts=[len(part.shards) for part in self._setup.parts.values()],
+        )
         self.epochs, self.prefetch, self.dtype = epochs, prefetch, np.dtype(dtype)
         self.assembly = Assembly(self._setup, self.reader, self.dtype)
         self.epoch = self.step = 0
@@ -155,9 +168,12 @@ class TrainLoader:
         With the default epoch, `step` is counted from the start of training: batch_at(k) is the k-th batch ever
         served. batch_at(batch.step, epoch=batch.epoch) is `batch` again.
         """
-        epoch, step = self.settle(epoch, step)
+        return self.made(self.assembly.item(*self.settle(epoch, step)))
+
+    def made(self, item: Item) -> Batch:
+        """The batch of these rows, read now."""
         buffer = self.assembly.buffer()
-        return self.assembly.batch(buffer, self.fill(buffer, self.assembly.item(epoch, step)), self.assembly.pool())
+        return self.assembly.batch(buffer, self.fill(buffer, item), self.assembly.pool())
 
     def settle(self, epoch: int, step: int) -> tuple[int, int]:
         """(epoch, step) with the step inside its epoch, from a step that may run into later (or earlier) epochs."""

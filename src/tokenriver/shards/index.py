@@ -31,6 +31,7 @@ __all__ = [
     "index_path",
     "index_problem",
     "index_shard",
+    "parse_index",
     "read_index",
 ]
 
@@ -135,7 +136,11 @@ def read_index(path: Path, n_tokens: int) -> NDArray[np.int64]:
     Raises FormatError, with what is wrong and where, for anything but ascending ends of which the last is
     `n_tokens`; equal neighbours are an empty document.
     """
-    raw = path.read_bytes()
+    return parse_index(path.read_bytes(), path, n_tokens)
+
+
+def parse_index(raw: bytes, path: Path | str, n_tokens: int) -> NDArray[np.int64]:
+    """The ends in an index's bytes; `path` is for the message. Raises as `read_index`."""
     problem = index_problem(raw, n_tokens)
     if problem is not None:
         raise FormatError(f"{path}: {problem}; make it again with tokenriver index")

@@ -14,7 +14,7 @@ import tokenizers
 
 from tokenriver.batches import TextBatch, TokenBatch
 from tokenriver.errors import TokenizerError
-from tokenriver.tokenizers.alphabet import BYTE_TO_CHAR, CHAR_TO_BYTE, bytes_of
+from tokenriver.tokenizers.alphabet import BYTE_TO_CHAR, CHAR_TO_BYTE, bytes_of_all
 from tokenriver.tokenizers.base import encoder_failure
 from tokenriver.tokenizers.checked import CheckedTokenizer, FastPath, Vocabulary
 from tokenriver.tokenizers.fast import FastEncoder
@@ -266,12 +266,13 @@ def token_bytes(spec: dict[str, Any]) -> list[bytes]:
     table = [b""] * size
     is_byte_level = '"ByteLevel"' in json.dumps([spec.get("pre_tokenizer"), spec.get("decoder")])
     added_ids = {t["id"] for t in added}
-    for piece, i in vocab.items():
-        if i in added_ids:
-            continue
-        if is_byte_level and all(c in CHAR_TO_BYTE for c in piece):
-            table[i] = bytes_of(piece)
-        elif model.get("byte_fallback") and len(piece) == 6 and piece.startswith("<0x") and piece.endswith(">"):
+    pieces = {i: piece for piece, i in vocab.items() if i not in added_ids}
+    plain = [i for i in pieces if is_byte_level and CHAR_TO_BYTE.keys() >= set(pieces[i])]
+    for i, raw in zip(plain, bytes_of_all([pieces[i] for i in plain]), strict=True):
+        table[i] = raw
+    for i in pieces.keys() - set(plain):
+        piece = pieces[i]
+        if model.get("byte_fallback") and len(piece) == 6 and piece.startswith("<0x") and piece.endswith(">"):
             table[i] = bytes([int(piece[3:5], 16)])
         else:
             table[i] = piece.replace("▁", " ").encode()

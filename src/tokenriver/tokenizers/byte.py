@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
+    from tokenriver.batches import TextBatch
     from tokenriver.tokenizers.base import Backend, Texts
 
 __all__ = ["BYTE260_SPECIAL_IDS", "ByteTokenizer", "byte260_json"]
@@ -108,6 +109,14 @@ class ByteTokenizer:
         ids = batch.data[first:last].astype(np.uint32)
         if self.n_special:
             ids += np.uint32(self.n_special)
+        return TokenBatch(ids, batch.offsets - first)
+
+    def encode_batch_narrow(self, batch: TextBatch) -> TokenBatch:
+        """The same ids as uint8, the text's own bytes (`byte`), or uint16: a build narrows them anyway."""
+        first, last = int(batch.offsets[0]), int(batch.offsets[-1])
+        ids: NDArray[Any] = batch.data[first:last]
+        if self.n_special:
+            ids = np.add(ids, self.n_special, dtype=np.uint16)
         return TokenBatch(ids, batch.offsets - first)
 
     def reference_encode_batch(self, texts: Texts) -> TokenBatch:

@@ -7,19 +7,20 @@ name, and stand here.
 from __future__ import annotations
 
 import base64
-import json
 import tempfile
 import threading
 import warnings
+from binascii import b2a_base64
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import tiktoken
 
 from tokenriver.errors import TokenizerError
-from tokenriver.tokenizers.alphabet import BYTE_TO_CHAR, bytes_of
+from tokenriver.tokenizers.alphabet import BYTE_TO_CHAR, bytes_of_all
 from tokenriver.tokenizers.base import Backend, encoder_failure
 from tokenriver.tokenizers.bpe import token_batch
 from tokenriver.tokenizers.checked import CheckedTokenizer, FastPath, Vocabulary
@@ -133,23 +134,25 @@ def parse_tiktoken_file(raw: bytes, *, where: str) -> dict[bytes, int]:
 def render_tiktoken(ranks: dict[bytes, int]) -> bytes:
     """Ranks as the lines of a .tiktoken file."""
     ordered = sorted(ranks.items(), key=lambda item: item[1])
-    return b"".join(b"%s %d\n" % (base64.b64encode(piece), rank) for piece, rank in ordered)
+    return b"".join([b"%b %d\n" % (b2a_base64(piece, newline=False), rank) for piece, rank in ordered])
 
 
 def parse_vocab_bpe(vocab_bpe: bytes, encoder_json: bytes, *, where: str) -> dict[bytes, int]:
     """Ranks by bytes from GPT-2's two files, which must agree: merge k made id 256 + k."""
     try:
-        vocab = json.loads(encoder_json)
-        merges = [line.split(" ") for line in vocab_bpe.decode().split("\n")[1:] if line]
-    except ValueError as error:
+        vocab = msgspec.json.decode(encoder_json, type=dict[str, int])
+        merges = [line for line in vocab_bpe.decode().split("\n")[1:] if line]
+    except (ValueError, msgspec.MsgspecError) as error:
         raise TokenizerError(f"{where}: vocab.bpe or encoder.json cannot be read ({error})") from None
-    ranks = {bytes_of(piece): int(i) for piece, i in vocab.items() if piece != END_OF_TEXT}
-    for k, pair in enumerate(merges):
-        if len(pair) != 2 or vocab.get("".join(pair)) != 256 + k:
-            raise TokenizerError(
-                f"{where}: merge {k} of vocab.bpe ({' '.join(pair)!r}) is not id {256 + k} in encoder.json; "
-                "the two files do not belong together"
-            )
+    made = [vocab.get(line.replace(" ", "")) for line in merges]
+    if made != list(range(256, 256 + len(merges))) or any(line.count(" ") != 1 for line in merges):
+        k = next(k for k, line in enumerate(merges) if line.count(" ") != 1 or made[k] != 256 + k)
+        raise TokenizerError(
+            f"{where}: merge {k} of vocab.bpe ({merges[k]!r}) is not id {256 + k} in encoder.json; "
+            "the two files do not belong together"
+        )
+    pieces = [piece for piece in vocab if piece != END_OF_TEXT]
+    ranks = {raw: vocab[piece] for raw, piece in zip(bytes_of_all(pieces), pieces, strict=True)}
     if len(ranks) != 256 + len(merges) or any(c not in vocab for c in BYTE_TO_CHAR):
         raise TokenizerError(f"{where}: encoder.json has {len(ranks):,} pieces for {len(merges):,} merges")
     return ranks
@@ -177,9 +180,11 @@ def rank_tokenizer(
     table = [b""] * (1 + max([*ranks.values(), *special.values()]))
     for piece, i in ranks.items():
         table[i] = piece
+    by_name = isinstance(separator, str) or isinstance(configured, str)
+    ids = {piece.decode(errors="replace"): i for piece, i in ranks.items()} if by_name else {}
     chosen = choose_separator(
         separator,
-        ids={piece.decode(errors="replace"): i for piece, i in ranks.items()},
+        ids=ids,
         special=special,
         vocab_size=len(table),
         configured=configured,

@@ -47,17 +47,22 @@ class SuspectFinder:
         return np.sort(np.concatenate([np.zeros(0, np.int64), *found]))
 
     def _wide_positions(self, data: NDArray[np.uint8]) -> NDArray[np.int64]:
-        """In steps that stay in the core's cache; each sees three bytes more, for a sequence over its end."""
-        found = [self._wide_in(data[i : i + _PIECE + 3], i, _PIECE) for i in range(0, len(data), _PIECE)]
-        return np.concatenate(found) if found else np.zeros(0, np.int64)
+        """In steps that stay in the core's cache; each sees a byte more, for a sequence over its end."""
+        found = [self._possible_in(data[i : i + _PIECE + 1], i) for i in range(0, len(data), _PIECE)]
+        leads = np.concatenate(found) if found else np.zeros(0, np.int64)
+        if not len(leads):
+            return leads
+        suspects: NDArray[np.int64] = leads[self._is_suspect[code_points_at(data, leads)]]
+        return suspects
 
-    def _wide_in(self, data: NDArray[np.uint8], start: int, size: int) -> NDArray[np.int64]:
+    def _possible_in(self, data: NDArray[np.uint8], start: int) -> NDArray[np.int64]:
+        """Leads whose second byte leaves a code point of the set possible."""
         leads: NDArray[np.int64] = _lead_positions(data)
-        leads = leads[(leads + 1 < len(data)) & (leads < size)]
+        if len(leads) and leads[-1] + 1 == len(data):  # it starts the next step
+            leads = leads[:-1]
         pairs = (data[leads].astype(np.uint16) << np.uint16(8)) | data[leads + 1]
-        leads = leads[self._pairs[pairs]]
-        found: NDArray[np.int64] = leads[self._is_suspect[code_points_at(data, leads)]]
-        return found + start
+        possible: NDArray[np.int64] = leads[self._pairs[pairs]]
+        return possible + start
 
 
 def _lead_positions(data: NDArray[np.uint8]) -> NDArray[np.int64]:
