@@ -241,7 +241,7 @@ def test_results_come_in_order_with_bounded_work_under_way():
             yield i
 
     given_back = []
-    for result in in_order(lambda i: i * i, items(), workers=3, weight=lambda _: 10, budget=20):
+    for result in in_order(lambda box: box[0] ** 2, items(), workers=3, weight=lambda _: 10, budget=20):
         given_back.append(result)
         assert len(taken) - len(given_back) <= 2
     assert given_back == [i * i for i in range(50)]
@@ -255,7 +255,7 @@ def test_errors_of_the_reader_and_of_a_worker_come_through():
     with pytest.raises(ValueError, match="reader"):
         list(read_ahead(items(), depth=1))
     with pytest.raises(ZeroDivisionError):
-        list(in_order(lambda i: 1 // i, [1, 0], workers=2, weight=lambda _: 1, budget=9))
+        list(in_order(lambda box: 1 // box[0], [1, 0], workers=2, weight=lambda _: 1, budget=9))
     assert default_workers() >= 1
 
 

@@ -125,9 +125,10 @@ def _stream(opened: Sequence[OpenJob], supply: Supply | None, progress: Progress
 
         workers = options.workers or default_workers()
         encoders = [(one.position, one.job.encoder()) for one in opened]
+        reading = job.reading()
         with closing(read_ahead(_read(opened, supply, on_raw), depth=1)) as raw:
             encoded = in_order(
-                functools.partial(encode_block, encoders, job.reading()),
+                lambda box: encode_block(encoders, reading, box.pop()),
                 raw,
                 workers=workers,
                 weight=lambda block: block.n_bytes,

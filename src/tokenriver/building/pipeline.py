@@ -72,13 +72,14 @@ def read_ahead(items: Iterable[A], *, depth: int) -> Generator[A]:
 
 
 def in_order(
-    function: Callable[[A], B], items: Iterable[A], *, workers: int, weight: Callable[[A], int], budget: int
+    function: Callable[[list[A]], B], items: Iterable[A], *, workers: int, weight: Callable[[A], int], budget: int
 ) -> Generator[B]:
-    """function(item) for every item, computed by `workers` threads and given in the items' order.
+    """function([item]) for every item, computed by `workers` threads and given in the items' order.
 
     Under way are at most workers + 2 items, and of a total weight within `budget` unless one alone exceeds it, so
     memory is bounded whatever the consumer does. The first error in the items' order is raised, after the results
-    of the items before it were given.
+    of the items before it were given. The list that a function gets holds the only reference to the item: by taking it
+    out in the call where it is last needed (`parse(box.pop())`) it lets go of what may be hundreds of megabytes.
     """
     pending: deque[tuple[int, Future[B]]] = deque()
     under_way = 0
@@ -91,15 +92,10 @@ def in_order(
                     yield pending.popleft()[1].result()
                 box = [item]
                 del item
-                pending.append((size, pool.submit(_apply, function, box)))
+                pending.append((size, pool.submit(function, box)))
                 under_way += size
             while pending:
                 yield pending.popleft()[1].result()
         finally:
             for _, future in pending:
                 future.cancel()
-
-
-def _apply(function: Callable[[A], B], box: list[A]) -> B:
-    """function(item) with the only reference to the item, so that it can be let go before the function returns."""
-    return function(box.pop())

@@ -195,6 +195,8 @@ class InputHasher:
                     return facts, InputMark(index, self._facts[index].n_bytes, self._facts[index].sha256)
             while self._reached and self._reached[0][:2] < end:
                 self._reached.popleft()
+            if end[0] in self._facts and self._counts_bytes(end[0]):
+                return facts, InputMark(end[0], self._facts[end[0]].n_bytes, self._facts[end[0]].sha256)
             if self._reached and self._reached[0][0] == end[0]:
                 index, n_bytes, digest = self._reached[0]
                 return facts, InputMark(index, n_bytes, digest.hexdigest())
@@ -252,7 +254,8 @@ class InputHasher:
                     digest, n_bytes, current = hashlib.sha256(), 0, index
                 digest.update(chunk)
                 n_bytes += len(chunk)
-                if chunk and self._keep_marks and _counts_bytes(self._sources[index]):
+                whole = len(chunk) == self._sources[index].n_bytes  # its facts are there before anyone asks for a mark
+                if chunk and not whole and self._keep_marks and self._counts_bytes(index):
                     self._reached.append((index, n_bytes, digest.copy()))
                 if not chunk and index not in self._facts:
                     parquet = self._sources[index].kind == "parquet"
@@ -266,12 +269,11 @@ class InputHasher:
                 self._hashed += len(batch)
                 self._changed.notify_all()
 
+    def _counts_bytes(self, index: int) -> bool:
+        """Whether a position's offset is one in the file itself."""
+        return self._sources[index].kind != "parquet" and not self._sources[index].compression
+
     def _go_apart(self, apart: bool) -> None:
         with self._changed:
             self._apart = apart
             self._changed.notify_all()
-
-
-def _counts_bytes(source: Source) -> bool:
-    """Whether a position's offset is one in the file itself."""
-    return source.kind != "parquet" and not source.compression

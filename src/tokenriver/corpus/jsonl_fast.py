@@ -165,6 +165,12 @@ def _read_table(data: Any, options: SourceOptions, id_type: Any) -> Any:
         )
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         return None
+    finally:
+        if len(data) > _LARGE_BYTES:
+            pa.default_memory_pool().release_unused()  # the parser's own copy, which the pool would keep for later
+
+
+_LARGE_BYTES = 64 << 20
 
 
 def _one_chunk(column: Any) -> Any:

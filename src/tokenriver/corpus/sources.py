@@ -226,7 +226,9 @@ def split_by_file(sources: Sequence[Source], n_val: int | None, shuffle_seed: in
     for i, source in enumerate(sources):
         side = None if n_val is None else VAL if i < n_val else TRAIN
         k = i - (n_val or 0) if side == TRAIN else i
-        split.append(replace(source, side=side, shuffle_seed=None if shuffle_seed is None else shuffle_seed + k))
+        seed = None if shuffle_seed is None else shuffle_seed + k
+        same = source.side == side and source.shuffle_seed == seed  # a copy of each counts, with ten thousand
+        split.append(source if same else replace(source, side=side, shuffle_seed=seed))
     return split
 
 

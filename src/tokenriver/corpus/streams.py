@@ -90,12 +90,22 @@ def read_lines(
             run = read(start, _lines_end(read, start, block_bytes, expected) - start)
             start += len(run)
             if tap is not None:
-                tap(run)
+                _tell(tap, run, block_bytes)
+            if start == expected:
+                if read(start, 1, whole=False):
+                    raise _changed(source, start + 1)
+                if tap is not None:
+                    tap(b"")  # before the last run goes out: what is noted beside it may need the whole file's hash
             yield run
-        if read(start, 1, whole=False):
-            raise _changed(source, start + 1)
-    if tap is not None:
-        tap(b"")
+
+
+def _tell(tap: Callable[[bytes], None], run: bytes, block_bytes: int) -> None:
+    """Tell a run; one that is longer than a block in copied parts, so that nobody holds it all until it is hashed."""
+    if len(run) <= block_bytes:
+        tap(run)
+    else:
+        for i in range(0, len(run), READ_BYTES):
+            tap(run[i : i + READ_BYTES])
 
 
 _LOOK_BYTES = 1 << 16

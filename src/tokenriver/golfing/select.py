@@ -244,7 +244,7 @@ class _Reader:
     def _parsed(self, function: Callable[[Any], Any], items: Any) -> Iterator[Any]:
         budget = (self._workers + 2) * max(self._block_bytes, _BLOCK_BYTES)
         ahead = read_ahead(items, depth=1)
-        return in_order(function, ahead, workers=self._workers, weight=_weight, budget=budget)
+        return in_order(lambda box: function(box.pop()), ahead, workers=self._workers, weight=_weight, budget=budget)
 
     def _facts(self, raw: RawBlock) -> tuple[Counter[int], Counter[str]]:
         block = parse_block(raw, self._options)

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tokenriver.batches import TextBatch, TokenBatch, positions_of
+from tokenriver.batches import TextBatch, TokenBatch, places_of_true, positions_of
 from tokenriver.tokenizers.alphabet import BYTE_TO_CHAR
 from tokenriver.tokenizers.sentencepiece_model import BYTE, NORMAL, USER_DEFINED
 from tokenriver.tokenizers.suspects import SuspectFinder
@@ -59,22 +59,20 @@ class ByteLevelForm:
 
     def expanded(self, tokens: TokenBatch) -> TokenBatch:
         """The ids with every stand-in replaced by what it stands for."""
-        if len(tokens.ids) == 0 or int(tokens.ids.max()) < self._n_pieces:
+        at = places_of_true(tokens.ids >= self._n_pieces)
+        if len(at) == 0:
             return tokens
-        at = np.flatnonzero(tokens.ids >= self._n_pieces)
         which = tokens.ids[at].astype(np.int64) - self._n_pieces
-        sizes = self._sizes[which]
-        grown = np.concatenate([[0], np.cumsum(sizes - 1)])
-        ids = np.empty(len(tokens.ids) + int(grown[-1]), np.uint32)
-        is_old = np.ones(len(ids), np.bool_)
-        starts = at + grown[:-1]
-        for k in range(1, int(self._sizes.max())):
-            is_old[starts[sizes > k] + k] = False
-        ids[is_old] = tokens.ids
-        for k in range(int(self._sizes.max())):
-            reaches = sizes > k
-            ids[starts[reaches] + k] = self._flat[self._starts[which[reaches]] + k]
-        return TokenBatch(ids, tokens.offsets + grown[np.searchsorted(at, tokens.offsets)])
+        grown = np.concatenate([[0], np.cumsum(self._sizes[which] - 1)])
+        parts: list[NDArray[np.uint32]] = []
+        done = 0
+        for place, start, size in zip(
+            at.tolist(), self._starts[which].tolist(), self._sizes[which].tolist(), strict=True
+        ):
+            parts += [tokens.ids[done:place], self._flat[start : start + size]]
+            done = place + 1
+        parts.append(tokens.ids[done:])
+        return TokenBatch(np.concatenate(parts), tokens.offsets + grown[np.searchsorted(at, tokens.offsets)])
 
 
 class ByteLevelPieces:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tokenriver.batches import positions_of
+from tokenriver.batches import places_of_true, positions_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -21,7 +21,7 @@ __all__ = ["SuspectFinder", "code_points_at"]
 
 _N_CODE_POINTS = 0x110000
 _HIGH_BITS = np.uint64(0x8080808080808080)
-_PIECE = 1 << 18
+_PIECE = 1 << 20
 """Bytes looked at in one step."""
 
 _DENSE = 4
@@ -69,7 +69,7 @@ def _lead_positions(data: NDArray[np.uint8]) -> NDArray[np.int64]:
     """Where a sequence of two to four bytes starts, ascending int64."""
     n_words = len(data) // 8
     words = data[: n_words * 8].view(np.uint64)
-    hot = np.flatnonzero((words & _HIGH_BITS) != 0)
+    hot = places_of_true((words & _HIGH_BITS) != 0)
     if len(hot) * _DENSE > n_words:
         return np.flatnonzero(data >= 0xC2)
     inside = np.flatnonzero(words[hot].view(np.uint8) >= 0xC2)
