@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from array import array
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -215,7 +215,7 @@ def _follow(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
     """What `steps` do, when rows [0, len(opened)) have `opened` slots left: the rows that take items, in their order
     (largest first), how many items each takes, and which of them are new rows."""
-    left, groups, each, _ = np.array(steps, np.int64).reshape(-1, 4).T
+    left, groups, each, _ = np.fromiter(chain.from_iterable(steps), np.int64, 4 * len(steps)).reshape(-1, 4).T
     is_new = left == room
     n_opened = len(opened)
     # The rows of each step lie side by side in one array, so that the rows that wait are ranges of it.
