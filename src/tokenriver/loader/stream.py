@@ -72,11 +72,19 @@ class Rows:
     its bytes, and `bytes` those of each row."""
 
     def __init__(self, n_rows: int, length: int, dtype: np.dtype[Any], *, memory: NDArray[Any] | None = None) -> None:
-        self.array = np.zeros((n_rows, length), dtype) if memory is None else memory
+        self._memory = self.array = np.zeros((n_rows, length), dtype) if memory is None else memory
         self.flat = self.array.reshape(-1)
         self.view = self.flat.data.cast("B")
         self.parts: dict[bool, tuple[NDArray[Any], NDArray[Any]]] = {}
         self.bytes = [[row.data.cast("B")] for row in self.array]
+
+    def hold(self, content: bytes | None) -> None:
+        """Let `array` be these bytes, as they are, instead of the buffer's own memory; None: the memory again."""
+        if content is not None:
+            self.array = np.frombuffer(content, self._memory.dtype).reshape(self._memory.shape)
+        elif self.array is not self._memory:
+            self.array = self._memory
+        self.parts.clear()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -193,6 +201,7 @@ class TokenReader(OpenShards):
             self._renew()
         with self._lock:
             if pieces.crosses:
+                rows.hold(None)
                 rows.flat[:] = 0
                 width = self.dtype.itemsize
                 for start, place, size in zip(
@@ -207,7 +216,7 @@ class TokenReader(OpenShards):
                 parts += self._read_pieces(pieces.shards[part], pieces.sizes[part], pieces.offsets[part])
         for before, n_bytes in reversed(pieces.gaps):
             parts.insert(before, bytes(n_bytes))
-        rows.view[:] = b"".join(parts)
+        rows.hold(b"".join(parts))
 
     def _read_pieces(self, index: list[int], sizes: list[int], offsets: list[int]) -> list[bytes]:
         """Pieces that each lie in one shard, one system call each."""
