@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 from importlib.util import find_spec
 from itertools import pairwise
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -64,7 +63,7 @@ def load_data_shard(file: str | os.PathLike[str], *, device: Any = AUTO) -> Any:
 
     Raises FormatError (a ValueError) for a file that is no shard.
     """
-    shards = shards_like(str(file)) if is_url(file) else [read_shard_file(Path(file))]
+    shards = shards_like(str(file)) if is_url(file) else [read_shard_file(str(file))]
     reader = open_reader(shards)
     return _place(_all_ids(reader), device)
 

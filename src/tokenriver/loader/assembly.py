@@ -160,7 +160,7 @@ class Assembly:
             inputs = self.split_rows(buffer.array, raw)[0][: raw.n_rows]
             found = np.flatnonzero(np.equal(inputs, separator))
             if self.data.separator_position == "before":
-                return np.union1d(heads, found), mask
+                return _with_heads(found, heads, t), mask
             ends = found
             found = found[(found + 1) % t != 0] + 1
         else:
@@ -175,7 +175,7 @@ class Assembly:
         if len(ends):
             mask = np.ones((b, t), np.bool_) if mask is None else mask
             mask.reshape(-1)[ends] = False
-        return np.union1d(heads, found), mask
+        return _with_heads(found, heads, t), mask
 
     def pool(self, dtype: np.dtype[Any] | None = None) -> Recycled:
         """Where an iteration has the arrays of its batches from."""
@@ -195,3 +195,10 @@ class Assembly:
             assert isinstance(raw.rows, Prepared)
             targets[raw.rows.patches[:, 0], raw.rows.patches[:, 1]] = raw.patches[:, 0]
         return Batch(inputs, targets, raw.epoch, raw.step, *self.marks(buffer, raw))
+
+
+def _with_heads(borders: NDArray[np.int64], heads: NDArray[np.int64], seq_len: int) -> NDArray[np.int64]:
+    """Borders of documents and heads of rows, each once, ascending."""
+    both = np.concatenate([heads, borders[borders % seq_len > 0]])
+    both.sort()
+    return both

@@ -116,6 +116,7 @@ class CachedReader(TokenReader):
     def read_prepared(self, pieces: Prepared, rows: Rows) -> None:
         """As TokenReader."""
         sizes = np.array(pieces.sizes, np.int64) // self.dtype.itemsize
+        rows.hold(None)
         rows.flat[:] = 0
         outs = [rows.flat[a : a + n] for a, n in zip(pieces.places.tolist(), sizes.tolist(), strict=True)]
         self._serve(lambda: super(CachedReader, self).read_prepared(pieces, rows), pieces.starts, sizes, outs)

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tokenriver.errors import UsageError
+from tokenriver.loader.aligned import bos_aligned_rows
 from tokenriver.loader.order import permute
-from tokenriver.loader.packing import PACKINGS, best_fit_rows, bos_aligned_rows, count_best_fit_rows
+from tokenriver.loader.packing import PACKINGS, best_fit_rows, count_best_fit_rows
 from tokenriver.loader.segments import Segments
 
 if TYPE_CHECKING:

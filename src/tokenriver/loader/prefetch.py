@@ -80,6 +80,7 @@ class Feed(Generic[Item, Slot, Filled]):
         self._work.free.append(slot)
         if self._threaded:
             self._work.go_on()
+            self._left = time.perf_counter()  # what the owner did since `take` is no absence
 
     def close(self) -> None:
         """Tell the thread to end; at most the slot that it is filling now is still filled."""

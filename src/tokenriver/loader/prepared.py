@@ -108,6 +108,9 @@ def prepare(
     crossing = np.diff(np.searchsorted(np.flatnonzero(crosses), read_edges)) > 0
     gaps = _gaps(filled, read_places, read_edges, width, b, reader.dtype.itemsize)
     patch_edges = np.searchsorted(rows.patches[:, 0], bounds)
+    patches = rows.patches.copy()
+    patches[:, 0] -= np.repeat(np.array(bounds[:-1], np.int64), np.diff(patch_edges))
+    read_places = read_places - np.repeat(np.arange(n_steps) * (b * width), np.diff(read_edges))
     lists = [values.tolist() for values in (shards, offsets, sizes * reader.dtype.itemsize)]
     first_places, first_tokens = places[begins], rows.start[begins]
     first_places -= step[begins] * (b * width)
@@ -123,14 +126,14 @@ def prepare(
                 lists[2][a:z],
                 gaps[k],
                 starts[a:z],
-                read_places[a:z] - k * b * width,
+                read_places[a:z],
                 bool(crossing[k]),
                 first_places[own],
                 first_tokens[own],
                 short[k],
                 border_targets[border_edges[k] : border_edges[k + 1]],
                 None if borders is None else borders[document_edges[k] : document_edges[k + 1]],
-                rows.patches[patch_edges[k] : patch_edges[k + 1]] - (bounds[k], 0, 0),
+                patches[patch_edges[k] : patch_edges[k + 1]],
             )
         )
     return found

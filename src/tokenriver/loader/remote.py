@@ -10,7 +10,6 @@ import hashlib
 import json
 import re
 from collections import Counter
-from pathlib import Path
 from typing import Any
 
 from tokenriver.cache.fetch import CachedSet, CachedShard
@@ -93,7 +92,7 @@ def shards_at(urls: list[str], settings: CacheSettings) -> list[ShardFile]:
         for shard in _sampled(_loose(objects, settings, listing, names), listing, names):
             found[str(shard.path)] = shard
             found[objects.url_of(shard.path.name)] = shard
-    return [found[url] if is_url(url) else read_shard_file(Path(url)) for url in urls]
+    return [found[url] if is_url(url) else read_shard_file(url) for url in urls]
 
 
 def _from_manifest(
@@ -180,7 +179,7 @@ def _derived(origin: CachedSet, files: list[dict[str, Any]], where: str) -> list
                 "the one that was built"
             )
         header = ShardHeader(like.variant, n, like.vocab_size)
-        found.append(ShardFile(folder / name, header, 0, 0, b"", file["sha256"], origin))
+        found.append(ShardFile(str(folder / name), header, 0, 0, b"", file["sha256"], origin))
     return found
 
 
@@ -218,7 +217,7 @@ def _sampled(
         path = folder / name
         header = parse_header(pieces[0][:HEADER_BYTES], size, path)
         digest = hashlib.sha256(b"".join(pieces)).digest()
-        found.append(ShardFile(path, header, 0, 0, digest, hashes[k] if hashes else None, origin))
+        found.append(ShardFile(str(path), header, 0, 0, digest, hashes[k] if hashes else None, origin))
     return found
 
 

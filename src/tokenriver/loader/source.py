@@ -10,6 +10,7 @@ import glob
 import hashlib
 import json
 import os
+import time
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -44,13 +45,17 @@ Source = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 SAMPLE_BYTES = 256
 _THREADS = 16
+_TRIED, _SLOW = 64, 0.0002
+"""After so many files, how many seconds a file may have taken for no threads to be used (in memory: 30 to 50 µs)."""
+
+_BINARY = getattr(os, "O_BINARY", 0)
 
 
 @dataclass(frozen=True, slots=True)
 class ShardFile:
     """A shard as it was when the loader opened: header, size, inode, time of modification, and a sample's digest."""
 
-    path: Path
+    file: str
     header: ShardHeader
     inode: int
     modified_ns: int
@@ -58,6 +63,11 @@ class ShardFile:
     sha256: str | None = None
     origin: CachedSet | None = None
     """Where it is fetched from, for a shard behind a URL: `path` is then the URL's."""
+
+    @property
+    def path(self) -> Path:
+        """The file; made when it is asked for, since 10,000 of them take 0.1 s."""
+        return Path(self.file)
 
     @property
     def n_tokens(self) -> int:
@@ -92,7 +102,7 @@ class ShardSource:
             tokenizer=(self.tokenizer or "-").replace(";", ","),
             shards=len(self.shards),
             tokens=self.n_tokens,
-            names=_digest(shard.path.name for shard in self.shards),
+            names=_digest(os.path.basename(shard.file) for shard in self.shards),  # noqa: PTH119
             headers=_digest(f"{s.header.variant} {s.n_tokens} {s.header.vocab_size}" for s in self.shards),
             content=("sha256:" if whole else "sample:") + _digest(content),
         )
@@ -113,17 +123,18 @@ def resolve(source: Source, *, split: str, cache: CacheSettings | None = None) -
 
         return resolve_urls([str(path) for path in named], split=split, cache=cache)
     if not isinstance(source, str | os.PathLike):
-        return _from_paths([Path(path) for path in source], split=split, named="the list")
+        return _from_paths([os.fspath(path) for path in source], split=split, named="the list")
     path = Path(source)
     if path.is_dir():
         return _from_directory(path, split=split)
     if path.is_file():
-        return _from_manifest(path, split=split) if path.suffix == ".json" else _from_paths([path], split=split)
+        return _from_manifest(path, split=split) if path.suffix == ".json" else _from_paths([str(path)], split=split)
     if glob.has_magic(str(source)):
         found = sorted(match for match in glob.glob(str(source)) if Path(match).is_file())  # noqa: PTH207
         if not found:
             raise UsageError(f"no file matches {source}")
-        return _from_glob([Path(match) for match in found], split=split, pattern=str(source))
+        one_split([os.path.basename(match) for match in found], str(source))  # noqa: PTH119
+        return _from_paths(found, split=split, named=str(source))
     raise UsageError(f"{source}: no such data set directory, manifest or shard")
 
 
@@ -135,7 +146,7 @@ def _from_directory(directory: Path, *, split: str) -> ShardSource:
     chosen = choose_names(str(directory), names, split=split, explain=lambda: _explain_directory(directory, names))
     if isinstance(chosen, str):
         return _from_manifest(directory / chosen, split=split)
-    return _from_paths([directory / name for name in chosen], split=split)
+    return _from_paths([os.path.join(directory, name) for name in chosen], split=split)  # noqa: PTH118
 
 
 def _explain_directory(directory: Path, names: Sequence[str]) -> str:
@@ -151,13 +162,7 @@ def _explain_directory(directory: Path, names: Sequence[str]) -> str:
     return f"{directory}: no {MANIFEST} and no shards such as NAME_train_000000.bin"
 
 
-def _from_glob(paths: list[Path], *, split: str, pattern: str) -> ShardSource:
-    """All files that match, unless their names show that two splits were caught."""
-    one_split([path.name for path in paths], pattern)
-    return _from_paths(paths, split=split, named=pattern)
-
-
-def _from_paths(paths: list[Path], *, split: str, named: str = "") -> ShardSource:
+def _from_paths(paths: list[str], *, split: str, named: str = "") -> ShardSource:
     """Shards in the order given."""
     if not paths:
         raise UsageError(f"{named or 'the source'} names no shard")
@@ -175,13 +180,15 @@ def _from_manifest(path: Path, *, split: str) -> ShardSource:
     except ValueError as error:
         raise FormatError(f"{path}: not JSON ({error})") from None
     chosen = files_of_split(manifest, path, split)
-    missing = [file["name"] for file in chosen if not (path.parent / file["name"]).exists()]
+    present = {entry.name for entry in os.scandir(path.parent)}
+    missing = [file["name"] for file in chosen if file["name"] not in present]
     if missing:
         raise IntegrityError(
             f"{path.parent}: {missing[0]} is missing ({len(missing)} of the manifest's {len(chosen)} {split} shards); "
             "fetch it, or name the shards that you want as a list or glob"
         )
-    shards = _read_all([path.parent / f["name"] for f in chosen], [f.get("sha256") for f in chosen])
+    paths = [os.path.join(path.parent, file["name"]) for file in chosen]  # noqa: PTH118
+    shards = _read_all(paths, [file.get("sha256") for file in chosen])
     for shard, file in zip(shards, chosen, strict=True):
         if shard.n_tokens != file["n_tokens"]:
             raise IntegrityError(
@@ -212,27 +219,27 @@ def shards_like(pattern: str) -> list[ShardFile]:
     found = sorted(glob.glob(pattern))  # noqa: PTH207 (a pattern may be absolute)
     if not found:
         raise UsageError(f"no file matches {pattern}")
-    return [read_shard_file(Path(path)) for path in found]
+    return [read_shard_file(path) for path in found]
 
 
-def _read_all(paths: list[Path], hashes: Sequence[str | None]) -> list[ShardFile]:
-    """Headers and samples of all shards, each thread taking a run of them (10,000 files are a matter of latency)."""
-    per_thread = max(64, -(-len(paths) // _THREADS))
-    runs = [range(i, min(i + per_thread, len(paths))) for i in range(0, len(paths), per_thread)]
+def _read_all(paths: list[str], hashes: Sequence[str | None]) -> list[ShardFile]:
+    """Headers and samples of all shards. Where files answer slowly, many threads wait for them; where they are at hand
+    already, threads would only take turns at the interpreter's lock, and 10,000 files take twice as long."""
+    begin, found = time.perf_counter(), []
+    for path, sha256 in zip(paths, hashes, strict=True):
+        found.append(read_shard_file(path, sha256=sha256))
+        if len(found) % _TRIED == 0 and time.perf_counter() - begin > len(found) * _SLOW:
+            break
+    n = len(found)
+    with ThreadPoolExecutor(_THREADS) as pool:  # starts its threads only when there is something left
+        rest = pool.map(lambda k: read_shard_file(paths[k], sha256=hashes[k]), range(n, len(paths)), chunksize=1)
+        return found + list(rest)
 
-    def read_run(run: range) -> list[ShardFile]:
-        return [read_shard_file(paths[i], sha256=hashes[i]) for i in run]
 
-    if len(runs) == 1:
-        return read_run(runs[0])
-    with ThreadPoolExecutor(len(runs)) as pool:
-        return [shard for part in pool.map(read_run, runs) for shard in part]
-
-
-def read_shard_file(path: Path, *, sha256: str | None = None) -> ShardFile:
+def read_shard_file(path: str, *, sha256: str | None = None) -> ShardFile:
     """Header, identity and a sample (start, middle and end of the ids) of one shard."""
     # Descriptors, not file objects: with 10,000 shards the objects are a third of the time.
-    file = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+    file = os.open(path, os.O_RDONLY | _BINARY)
     try:
         stat = os.fstat(file)
         start = os.read(file, HEADER_BYTES + SAMPLE_BYTES)

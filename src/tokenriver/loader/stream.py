@@ -8,17 +8,15 @@ that names the shard. Nor does a map's resident memory grow with the data (both:
 from __future__ import annotations
 
 import os
-import threading
 import time
 from bisect import bisect_right
-from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from tokenriver.errors import IntegrityError
-from tokenriver.loader.source import ShardFile, read_shard_file
+from tokenriver.loader.open_shards import MAX_OPEN, OpenShards
 from tokenriver.shards.header import HEADER_BYTES
 
 if TYPE_CHECKING:
@@ -27,6 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tokenriver.loader.prepared import Prepared
+    from tokenriver.loader.source import ShardFile
 
 __all__ = ["MAX_OPEN", "SHARDS_AHEAD", "Located", "Reads", "Rows", "Span", "TokenReader", "open_reader"]
 
@@ -34,17 +33,8 @@ Item = TypeVar("Item")
 Reads = tuple["NDArray[np.int64]", "NDArray[np.int64]"]
 """First tokens and numbers of tokens of the ranges of the stream that a batch is read from."""
 
-MAX_OPEN = 128
-"""Descriptors kept open, least recently used closed first; far below the usual limit of 1,024 (macOS: 256)."""
-
 SHARDS_AHEAD = 5
 """How many shards it pays to `expect`: the one at hand, and those fetched ahead."""
-
-_CHECK_EVERY = 0.001
-"""Seconds between two looks at an open shard's size, times and links (fstat, 2 µs) while it is being read."""
-
-_LOOK_EVERY = 0.1
-"""Seconds between two looks at what has the shard's name (stat, 8 µs), for file systems whose fstat says too little."""
 
 
 def seek_and_read(descriptor: int, buffers: Sequence[Any], offset: int) -> int:
@@ -82,11 +72,19 @@ class Rows:
     its bytes, and `bytes` those of each row."""
 
     def __init__(self, n_rows: int, length: int, dtype: np.dtype[Any], *, memory: NDArray[Any] | None = None) -> None:
-        self.array = np.zeros((n_rows, length), dtype) if memory is None else memory
+        self._memory = self.array = np.zeros((n_rows, length), dtype) if memory is None else memory
         self.flat = self.array.reshape(-1)
         self.view = self.flat.data.cast("B")
         self.parts: dict[bool, tuple[NDArray[Any], NDArray[Any]]] = {}
         self.bytes = [[row.data.cast("B")] for row in self.array]
+
+    def hold(self, content: bytes | None) -> None:
+        """Let `array` be these bytes, as they are, instead of the buffer's own memory; None: the memory again."""
+        if content is not None:
+            self.array = np.frombuffer(content, self._memory.dtype).reshape(self._memory.shape)
+        elif self.array is not self._memory:
+            self.array = self._memory
+        self.parts.clear()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -104,57 +102,26 @@ class Located:
     inside: bool
 
 
-@dataclass(slots=True)
-class _Open:
-    """An open shard, when it was last looked at, and what fstat said of it then."""
-
-    descriptor: int
-    checked: float
-    looked: float
-    facts: tuple[int, int, int, int]
-
-
-class TokenReader:
+class TokenReader(OpenShards):
     """Reads ids of consecutive shards by their position in the whole split. Safe to share between threads and forks.
 
     `dtype` is the widest id type among the shards (<u2 or <u4); `n_tokens` the length of the stream.
     """
 
     def __init__(self, shards: Sequence[ShardFile], *, max_open: int = MAX_OPEN) -> None:
-        self.shards = tuple(shards)
+        super().__init__(shards, max_open=max_open)
         self.bounds = np.zeros(len(self.shards) + 1, np.int64)
         np.cumsum([shard.n_tokens for shard in self.shards], out=self.bounds[1:])
         self._ends = self.bounds.tolist()
         self.n_tokens = self._ends[-1]
         self.dtype = max((shard.header.dtype for shard in self.shards), key=lambda dtype: dtype.itemsize)
         self._uniform = all(shard.header.dtype == self.dtype for shard in self.shards)
-        self._max_open = max_open
-        self._renew()
 
     def __getstate__(self) -> dict[str, Any]:
         return {"shards": self.shards, "max_open": self._max_open}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(state["shards"], max_open=state["max_open"])  # type: ignore[misc]
-
-    def _renew(self) -> None:
-        """An empty table of descriptors: at the start, and in a forked child, whose copy of the lock may be held."""
-        self._pid = os.getpid()
-        self._lock = threading.Lock()
-        self._open: OrderedDict[int, _Open] = OrderedDict()
-
-    def close(self) -> None:
-        """Close all descriptors; the next read opens what it needs again."""
-        if self._pid != os.getpid():
-            self._renew()
-        with self._lock:
-            while self._open:
-                os.close(self._open.popitem()[1].descriptor)
-
-    def __del__(self) -> None:
-        if getattr(self, "_pid", None) == os.getpid():
-            for opened in self._open.values():
-                os.close(opened.descriptor)
 
     def ahead(self, items: Iterator[Item], reads: Callable[[Item], Reads]) -> Iterator[Item]:  # noqa: ARG002
         """The items as they are; where reading takes long, what they will read is fetched ahead of the taker."""
@@ -234,6 +201,7 @@ class TokenReader:
             self._renew()
         with self._lock:
             if pieces.crosses:
+                rows.hold(None)
                 rows.flat[:] = 0
                 width = self.dtype.itemsize
                 for start, place, size in zip(
@@ -248,14 +216,14 @@ class TokenReader:
                 parts += self._read_pieces(pieces.shards[part], pieces.sizes[part], pieces.offsets[part])
         for before, n_bytes in reversed(pieces.gaps):
             parts.insert(before, bytes(n_bytes))
-        rows.view[:] = b"".join(parts)
+        rows.hold(b"".join(parts))
 
     def _read_pieces(self, index: list[int], sizes: list[int], offsets: list[int]) -> list[bytes]:
         """Pieces that each lie in one shard, one system call each."""
         now = time.monotonic()
         opened = {i: self._descriptor(i, now) for i in set(index)}
         parts = list(map(_pread, [opened[i] for i in index], sizes, offsets))
-        if sum(map(len, parts)) != sum(sizes):
+        if list(map(len, parts)) != sizes:
             for k, size in enumerate(sizes):
                 if len(parts[k]) != size:
                     whole = bytearray(size)
@@ -315,81 +283,6 @@ class TokenReader:
                 self._check_size(index, offset + len(view))
                 raise IntegrityError(f"{self.shards[index].path}: a read at byte {offset:,} came back empty; try again")
             view, offset = view[n:], offset + n
-
-    def _descriptor(self, index: int, now: float) -> int:
-        """An open descriptor of a shard that still is what it was when the loader opened."""
-        opened = self._open.get(index)
-        if opened is None:
-            while len(self._open) >= self._max_open:
-                os.close(self._open.popitem(last=False)[1].descriptor)
-            descriptor = self._reopen(index)
-            self._open[index] = _Open(descriptor, now, now, _facts(descriptor))
-            return descriptor
-        if len(self.shards) > self._max_open:
-            self._open.move_to_end(index)
-        if now - opened.checked > _CHECK_EVERY:
-            self._look_again(self.shards[index], opened, now)
-        return opened.descriptor
-
-    def _look_again(self, shard: ShardFile, opened: _Open, now: float) -> None:
-        """Whether the open file changed, or lost its name to another: then look at what has the name now."""
-        facts = _facts(opened.descriptor)
-        if facts != opened.facts or now - opened.looked > _LOOK_EVERY:
-            self._check_path(shard)
-            opened.facts, opened.looked = facts, now
-        opened.checked = now
-
-    def _reopen(self, index: int) -> int:
-        shard = self.shards[index]
-        try:
-            descriptor = os.open(shard.path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0))
-        except FileNotFoundError:
-            raise IntegrityError(f"{shard.path}: gone since the loader opened") from None
-        try:
-            self._check_same(shard, os.fstat(descriptor))
-        except BaseException:
-            os.close(descriptor)
-            raise
-        return descriptor
-
-    def _check_path(self, shard: ShardFile) -> None:
-        """What has the shard's name now must be the file that is open."""
-        try:
-            stat = os.stat(shard.path)  # noqa: PTH116 - half the time of Path.stat
-        except FileNotFoundError:
-            raise IntegrityError(f"{shard.path}: gone since the loader opened") from None
-        self._check_same(shard, stat)
-
-    def _check_same(self, shard: ShardFile, stat: os.stat_result) -> None:
-        """Raise IntegrityError, naming the shard, unless its size, time of modification and inode are the old ones."""
-        if stat.st_size != shard.header.file_bytes:
-            self._refuse_size(shard, stat.st_size)
-        if stat.st_mtime_ns != shard.modified_ns:
-            raise IntegrityError(
-                f"{shard.path}: replaced or written to since the loader opened; begin again from a state"
-            )
-        # Some network file systems number files anew at each look: another inode alone decides nothing.
-        if stat.st_ino != shard.inode and read_shard_file(shard.path).sample != shard.sample:
-            raise IntegrityError(f"{shard.path}: replaced since the loader opened; begin again from a saved state")
-
-    def _check_size(self, index: int, needed: int) -> None:
-        """After a short read: raise IntegrityError if this shard is the one that ends before byte `needed`."""
-        size = os.fstat(self._open[index].descriptor).st_size
-        if size < needed:
-            self._refuse_size(self.shards[index], size)
-
-    def _refuse_size(self, shard: ShardFile, size: int) -> None:
-        expected = shard.header.file_bytes
-        raise IntegrityError(
-            f"{shard.path}: {'cut short' if size < expected else 'grown'} from {expected:,} to {size:,} bytes since "
-            "the loader opened"
-        )
-
-
-def _facts(descriptor: int) -> tuple[int, int, int, int]:
-    """What changes when an open file is written to, cut, renamed over or deleted."""
-    stat = os.fstat(descriptor)
-    return stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns, stat.st_nlink
 
 
 def open_reader(

@@ -175,6 +175,11 @@ class _PinnedRows(Rows):
         self.tensor = torch.empty((n_rows, length), dtype=kind, pin_memory=True)
         super().__init__(n_rows, length, dtype, memory=self.tensor.numpy().view(dtype))
 
+    def hold(self, content: bytes | None) -> None:
+        """As Rows, but copied into the page-locked memory."""
+        if content is not None:
+            self.view[:] = content
+
 
 class _Staged(Iteration[Marks]):
     """Batches for CUDA: pinned ring, side stream, one copy of the narrow ids, widening on the device."""
