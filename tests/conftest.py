@@ -36,22 +36,41 @@ def s3_server() -> Iterator[S3Server]:
 
 
 @pytest.fixture
-def s3(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Bucket]:
+def s3(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
     """An empty bucket, found by s3fs here and in child processes through the environment; faults and log are fresh."""
     import fsspec.config
     import s3fs
     from s3_server import Bucket, environment
 
+    from tokenriver.storage import paths
+
     for name, value in environment(s3_server.url).items():
         monkeypatch.setenv(name, value)
     monkeypatch.setitem(fsspec.config.conf, "s3", {"endpoint_url": s3_server.url})  # read when fsspec was imported
     s3fs.S3FileSystem.clear_instance_cache()
+    paths._shared.clear()
     s3_server.mend()
     number = len(s3_server.client.list_buckets()["Buckets"])
     bucket = Bucket(f"test-bucket-{number}", s3_server)
     s3_server.client.create_bucket(Bucket=bucket.name)
     yield bucket
     s3_server.mend()
-    for key in bucket.keys():
+    for key in bucket.names():
         bucket.delete(key)
     s3fs.S3FileSystem.clear_instance_cache()
+    paths._shared.clear()
+
+
+@pytest.fixture
+def impatient(s3: Bucket, monkeypatch: pytest.MonkeyPatch) -> Bucket:
+    """The same bucket with clients that give up at once: for what no retry mends."""
+    import fsspec.config
+    import s3fs
+
+    from tokenriver.storage import failures
+
+    once = {"endpoint_url": s3.server.url, "config_kwargs": {"retries": {"total_max_attempts": 1}}}
+    monkeypatch.setitem(fsspec.config.conf, "s3", once)
+    monkeypatch.setattr(s3fs.S3FileSystem, "retries", 1)
+    monkeypatch.setattr(failures, "RETRY_SECONDS", ())
+    return s3

@@ -36,7 +36,8 @@ class Fault:
     """What goes wrong with one request for an object.
 
     `status` (with `headers`): this answer instead; `cut`: the connection ends after so many bytes of the body; `reset`:
-    it is reset after so many; `flip`: that byte of the body is another; `hold`: the answer waits for this event.
+    it is reset after so many; `flip`: that byte of the body is another; `hold`: the answer waits for this event;
+    `reached`: set when the request has come.
     """
 
     status: int | None = None
@@ -45,6 +46,7 @@ class Fault:
     flip: int | None = None
     headers: dict[str, str] = field(default_factory=dict)
     hold: threading.Event | None = None
+    reached: threading.Event | None = None
 
 
 @dataclass
@@ -112,7 +114,8 @@ class S3Server:
     ) -> None:
         """The next requests of that method whose path matches `name` (a pattern) go so, one fault each.
 
-        `query`: only those whose query string has this in it (uploadId, list-type=2). `always`: the first fault, for ever.
+        `query`: only those whose query string has this in it (uploadId, list-type=2). `always`: the first fault, for
+        ever.
         """
         with self._lock:
             self._rules.append(_Rule(re.compile(name), method, query, deque(faults), always))
@@ -138,6 +141,8 @@ class S3Server:
         request = Request(environ["REQUEST_METHOD"], path, environ["QUERY_STRING"], environ.get("HTTP_RANGE"))
         fault = self._take_fault(request)
         self.log.append(request)
+        if fault.reached is not None:
+            fault.reached.set()
         if fault.hold is not None:
             fault.hold.wait(60)
         if fault.status is not None:
@@ -253,10 +258,12 @@ class Bucket:
         body: bytes = self.server.client.get_object(Bucket=self.name, Key=key)["Body"].read()
         return body
 
-    def keys(self, prefix: str = "") -> list[str]:
+    def names(self, prefix: str = "") -> list[str]:
         """Keys below a prefix, sorted."""
         pages = self.server.client.get_paginator("list_objects_v2").paginate(Bucket=self.name, Prefix=prefix)
         return sorted(one["Key"] for page in pages for one in page.get("Contents", []))
+
+    keys = names
 
     def delete(self, key: str) -> None:
         """Remove an object."""

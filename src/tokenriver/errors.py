@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 __all__ = [
     "CorpusError",
     "FormatError",
@@ -9,6 +11,7 @@ __all__ = [
     "IntegrityError",
     "MissingDependencyError",
     "ResumeError",
+    "StorageError",
     "TokenRiverError",
     "TokenizerError",
     "UsageError",
@@ -50,6 +53,22 @@ class IntegrityError(TokenRiverError):
 
 class ResumeError(TokenRiverError):
     """A saved state or journal does not belong to what it is loaded into; names what changed."""
+
+
+class StorageError(TokenRiverError, OSError):
+    """A store behind a URL could not be reached, or failed, after every retry.
+
+    An OSError too, `filename` being the URL and `strerror` what happened, so that whoever handles files handles it.
+    """
+
+    def __init__(self, message: str, url: str) -> None:
+        super().__init__(errno.EIO, message, url)
+
+    def __str__(self) -> str:
+        return f"{self.filename}: {self.strerror}"
+
+    def __reduce__(self) -> tuple[type[StorageError], tuple[str, str]]:
+        return StorageError, (str(self.strerror), str(self.filename))
 
 
 class MissingDependencyError(TokenRiverError, ImportError):

@@ -7,11 +7,26 @@ import os
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING
 
+from tokenriver.storage.paths import is_remote
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from io import RawIOBase
     from pathlib import Path
 
-__all__ = ["PART_SUFFIX", "atomic_write", "fsync_directory", "human_bytes", "human_count", "naming", "sha256_file"]
+__all__ = [
+    "PART_SUFFIX",
+    "atomic_write",
+    "file_exists",
+    "fsync_directory",
+    "human_bytes",
+    "human_count",
+    "make_directory",
+    "naming",
+    "open_binary",
+    "remove_file",
+    "sha256_file",
+]
 
 PART_SUFFIX = ".part"
 """Ending of a file that is not whole yet. Nothing that reads data ever matches it."""
@@ -35,8 +50,15 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
     """Open a binary file that appears under its name only when it is whole and on disk.
 
     Written as `<name>.part` in the same directory, then fsync, rename, fsync of the directory.
-    On any error the part is removed and the error goes on; an older file of that name stays as it was.
+    On any error the part is removed and the error goes on; an older file of that name stays as it was. Behind a URL the
+    object is uploaded when it is whole.
     """
+    if is_remote(path):
+        from tokenriver.storage.uploading import whole_object
+
+        with whole_object(str(path)) as file:
+            yield file
+        return
     part = path.with_name(path.name + PART_SUFFIX)
     try:
         with naming(part), open(part, "wb") as file:
@@ -48,6 +70,43 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
         part.unlink(missing_ok=True)
         raise
     fsync_directory(path.parent)
+
+
+def open_binary(path: Path) -> RawIOBase:
+    """A file for reading from front to back, unbuffered; behind a URL fetched ahead in pieces, which may seek too.
+
+    Raises OSError (also StorageError, which is one).
+    """
+    if is_remote(path):
+        from tokenriver.storage.reading import open_url
+
+        return open_url(str(path), ahead=True)
+    return open(path, "rb", buffering=0)
+
+
+def file_exists(path: Path) -> bool:
+    """Whether there is something at a path; behind a URL, an object of that name. Raises OSError if none can tell."""
+    if is_remote(path):
+        from tokenriver.storage.objects import find_object
+
+        return find_object(str(path)) is not None
+    return path.exists()
+
+
+def remove_file(path: Path) -> None:
+    """Delete a file or an object, if it is there."""
+    if is_remote(path):
+        from tokenriver.storage.objects import remove_objects
+
+        remove_objects([str(path)])
+    else:
+        path.unlink(missing_ok=True)
+
+
+def make_directory(directory: Path) -> None:
+    """Create a directory and those above it; an object store has none to create."""
+    if not is_remote(directory):
+        directory.mkdir(parents=True, exist_ok=True)
 
 
 def fsync_directory(directory: Path) -> None:
@@ -66,7 +125,7 @@ def sha256_file(path: Path) -> str:
     digest = hashlib.sha256()
     buffer = bytearray(_HASH_CHUNK)
     view = memoryview(buffer)
-    with open(path, "rb", buffering=0) as file:
+    with open_binary(path) as file:
         while n := file.readinto(buffer):
             digest.update(view[:n])
     return digest.hexdigest()

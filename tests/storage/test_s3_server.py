@@ -16,7 +16,7 @@ def test_an_object_put_is_read_through_s3fs(s3: Bucket) -> None:
     url = s3.put("folder/a b.bin", b"x" * 100)
     with fsspec.open(url, "rb") as file:
         assert file.read() == b"x" * 100
-    assert s3.keys() == ["folder/a b.bin"]
+    assert s3.names() == ["folder/a b.bin"]
 
 
 def test_two_refusals_are_retried_by_the_client_and_logged(s3: Bucket) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -14,10 +13,12 @@ from tokenriver.errors import FormatError, IntegrityError, UsageError
 from tokenriver.shards.discover import find_data
 from tokenriver.shards.layouts import parse_shard_name
 from tokenriver.shards.reader import open_shard, read_header
+from tokenriver.storage.paths import to_path
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Iterator
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
@@ -95,7 +96,7 @@ def open_token_set(path: str | os.PathLike[str], tokenizer: Tokenizer) -> TokenS
     id of the data set where that is a special id of the tokenizer. Raises IntegrityError for an unfinished or damaged
     data set, UsageError for several at once or none.
     """
-    path = Path(path)
+    path = to_path(path)
     found = find_data([path])
     if found.findings:
         raise IntegrityError(f"{found.findings[0].path}: {found.findings[0].problem}")
@@ -116,7 +117,7 @@ def _from_names(path: Path, shards: list[Path], tokenizer: Tokenizer) -> TokenSe
     splits: dict[str, list[Path]] = {"val": [], "train": []}
     names: set[tuple[Path, str]] = set()
     first_train: int | None = None
-    for shard in sorted(shards):
+    for shard in sorted(shards, key=str):
         name = parse_shard_name(shard.name)
         if name is None:
             raise UsageError(f"{shard}: its name does not say which split it belongs to")

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 import msgspec
@@ -31,10 +30,12 @@ from tokenriver.corpus.documents import Position
 from tokenriver.errors import ResumeError, UsageError
 from tokenriver.shards.header import VARIANTS
 from tokenriver.shards.layouts import data_set_directory
+from tokenriver.storage.paths import to_path
 from tokenriver.tokenizers.load import load_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from tokenriver.building.journal import JournalContent
     from tokenriver.building.passes import Supply
@@ -95,9 +96,10 @@ def build(
 ) -> BuildSummary:
     """Turn documents into token shards with their manifest, and return what was made.
 
-    `inputs` are files, directories, globs, a corpus directory or "-"; `tokenizer` what `load_tokenizer` takes, or a
-    loaded tokenizer; `out` the artifacts root (layout "tokens") or the folder of the shards ("llmc", "golf"). The
-    other words are those of BuildOptions. Run again after an interruption, it goes on where it stopped.
+    `inputs` are files, directories, globs, a corpus directory, URLs of such or "-"; `tokenizer` what `load_tokenizer`
+    takes, or a loaded tokenizer; `out` the artifacts root (layout "tokens") or the folder of the shards ("llmc",
+    "golf"), or its URL. The other words are those of BuildOptions. Run again after an interruption, it goes on where
+    it stopped.
 
     Raises UsageError for words that cannot work, CorpusError for bad documents, TokenizerError for an encoder that
     differs from its reference, IntegrityError when a finished data set is in the way, ResumeError when an unfinished
@@ -105,7 +107,7 @@ def build(
     """
     words = [inputs] if isinstance(inputs, (str, os.PathLike)) else list(inputs)
     chosen = BuildOptions.from_words(options)
-    job = _Job.prepare(find_origin(words), tokenizer, Path(out), chosen, dataset=data_set_name(words, chosen))
+    job = _Job.prepare(find_origin(words), tokenizer, to_path(out), chosen, dataset=data_set_name(words, chosen))
     return run_jobs([job], progress=progress)[0]
 
 
@@ -125,7 +127,7 @@ def build_together(
     places. `supply` brings the files of `origin` while they are read. Raises what `build` raises.
     """
     jobs = [
-        _Job.prepare(origin, tokenizer, Path(out), options, dataset=dataset)
+        _Job.prepare(origin, tokenizer, to_path(out), options, dataset=dataset)
         for tokenizer, out in zip(tokenizers, outs, strict=True)
     ]
     if len({job.target.directory / job.target.record("") for job in jobs}) < len(jobs):
@@ -171,17 +173,18 @@ class _Job:
             variant=choose_variant(tokenizer, options),
             rule=rule,
             cutting=choose_cutting(rule, options),
-            target=Target(directory, options.layout, dataset),
+            target=Target.at(directory, options.layout, dataset, staging=options.staging),
             started=started,
         )
 
     def open(self) -> OpenJob:
         """Clear what is to be replaced and start writing; the caller holds the directory's lock."""
+        self.target.abort_uploads()
         if self.options.overwrite or self.options.restart:
             self.target.clear(unfinished_only=not self.options.overwrite)
         self.target.refuse_finished()
         journal = Journal(self.target.journal)
-        return OpenJob(self, journal, DatasetWriter(self._shape(), journal))
+        return OpenJob(self, journal, DatasetWriter(self._shape(), journal, self.target.remote))
 
     def _shape(self) -> Shape:
         """The llm.c and Parameter Golf layouts leave the header's vocabulary at 0, as those programs do."""
@@ -235,6 +238,8 @@ class _Job:
             return [source.name, None, None]
         if source.pin is not None:
             return [source.name, source.n_bytes, source.pin]
+        if source.remote is not None:
+            return [source.name, source.n_bytes, source.remote.version]
         return [source.name, source.n_bytes, os.stat(source.file).st_mtime_ns]  # noqa: PTH116 - a Path costs, with many sources
 
     def take_up(self, journal: Journal, writer: DatasetWriter) -> JournalContent | None:
@@ -245,7 +250,7 @@ class _Job:
             writer.remove_unfinished()
             journal.begin(heading)
             return None
-        _refuse_changes(msgspec.to_builtins(heading), content.heading, self.target.directory)
+        _refuse_changes(msgspec.to_builtins(heading), content.heading, self.target.where)
         position, mark = Position(*writer.resume(content)), content.mark
         if mark is not None and (stream := self.origin.sources[mark.source_index].stream) is not None:
             unchecked = position.offset if position.source_index == mark.source_index else 0
@@ -269,7 +274,7 @@ class _Job:
 
     def write_records(self, writer: DatasetWriter, hashes: list[InputFacts]) -> Path:
         """The records and the manifest; the last of them."""
-        return write_records(
+        write_records(
             self.target,
             writer,
             origin=self.origin,
@@ -279,12 +284,13 @@ class _Job:
             options=self.options,
             resolved=self._resolved(),
         )
+        return self.target.publish_records()
 
     def summary(self, writer: DatasetWriter, record: Path, hashes: list[InputFacts], *, resumed: bool) -> BuildSummary:
         """What was made."""
         counts = writer.counts
         return BuildSummary(
-            directory=self.target.directory,
+            directory=self.target.where,
             record=record,
             layout=self.options.layout,
             dataset=self.target.dataset,
@@ -319,7 +325,7 @@ def _refuse_changes(now: dict[str, Any], then: dict[str, Any], directory: Path) 
             pairs = zip([*found, *[None] * len(expected)], [*expected, *[None] * len(found)], strict=False)
             found, expected = next((a, b) for a, b in pairs if a != b)
             key = f"input {(found or expected)[0]}"
-            expected = f"[name, bytes, modified (ns)] = {expected}"
+            expected = f"[name, bytes, modified (ns) or version] = {expected}"
         raise ResumeError(
             f"{directory}: the unfinished build there was made otherwise: {key} was {expected} and is now {found}; "
             "build as before, or with --restart to begin anew"

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import os
 from dataclasses import replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tokenriver.building.plan import Cutting
 from tokenriver.building.records import Origin, Separator
 from tokenriver.corpus.documents import peek_fields
-from tokenriver.corpus.manifest import CORPUS_MANIFEST, is_corpus
+from tokenriver.corpus.manifest import CORPUS_MANIFEST, corpus_directory
 from tokenriver.corpus.sources import KINDS, STDIN, find_sources, kind_of, split_by_file
 from tokenriver.corpus.splits import SplitRule
 from tokenriver.errors import UsageError
 from tokenriver.shards.header import Variant, variant_for
 from tokenriver.shards.layouts import GOLF_NAME, Layout
+from tokenriver.storage.paths import is_url, last_name, to_path
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,10 +40,8 @@ _DEFAULT_COLUMN = "split"
 def find_origin(inputs: Sequence[str | os.PathLike[str]]) -> Origin:
     """The sources of the inputs, and the manifest when they are one corpus directory."""
     sources = find_sources(inputs)
-    only = Path(inputs[0]) if len(inputs) == 1 else None
-    if only is not None and only.is_dir() and is_corpus(only):
-        return Origin(sources, only / CORPUS_MANIFEST)
-    return Origin(sources, None)
+    corpus = corpus_directory(inputs)
+    return Origin(sources, None if corpus is None else corpus / CORPUS_MANIFEST)
 
 
 def arrange_sources(origin: Origin, rule: SplitRule, options: BuildOptions) -> Origin:
@@ -65,7 +63,8 @@ def data_set_name(inputs: Sequence[str | os.PathLike[str]], options: BuildOption
         return options.dataset
     if os.fspath(inputs[0]) == STDIN:
         return "stdin"
-    name = Path(inputs[0]).resolve().name
+    first = os.fspath(inputs[0])
+    name = last_name(first) if is_url(first) else to_path(first).resolve().name
     ending = next((e for e in sorted(KINDS, key=len, reverse=True) if name.lower().endswith(e)), "")
     stem = name[: len(name) - len(ending)]
     if not stem or set(stem) & set("*?["):

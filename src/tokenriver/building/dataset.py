@@ -31,6 +31,7 @@ from tokenriver.shards.header import ShardHeader
 from tokenriver.shards.index import INDEX_DTYPE, INDEX_SUFFIX, index_path
 from tokenriver.shards.layouts import SPLITS, parse_shard_name, record_prefix
 from tokenriver.shards.manifest import ManifestFile
+from tokenriver.storage.paths import shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from tokenriver.building.plan import Run
     from tokenriver.building.shape import Shape
     from tokenriver.corpus.inputs import InputFacts, InputMark
+    from tokenriver.storage.directory import RemoteDirectory
 
     Place: TypeAlias = tuple[int, int]
     InputState: TypeAlias = tuple[dict[int, InputFacts], InputMark | None]
@@ -101,8 +103,9 @@ class DatasetWriter:
     for a block what the journal notes about the inputs (InputHasher.state).
     """
 
-    def __init__(self, shape: Shape, journal: Journal) -> None:
+    def __init__(self, shape: Shape, journal: Journal, remote: RemoteDirectory | None = None) -> None:
         self.shape = shape
+        self._remote = remote
         self.files: list[ManifestFile] = []
         self.counts = BuildCounts()
         self.input_state: Callable[[Place, Place], InputState] = lambda _start, _end: ({}, None)
@@ -114,7 +117,7 @@ class DatasetWriter:
         """Nothing more is taken: a limit is reached."""
         self._indexed = [0, 0]
         self._pieces: dict[int, Pieces] = {}
-        self._thread = WriterThread(shape, journal)
+        self._thread = WriterThread(shape, journal, remote)
 
     def resume(self, content: JournalContent) -> tuple[int, int]:
         """Take up a journalled build; returns the (source, offset) to read from.
@@ -122,8 +125,11 @@ class DatasetWriter:
         Raises ResumeError when a file that the journal names is neither there nor waiting under its part name.
         """
         self.files = [msgspec.convert(f, ManifestFile) for f in content.files]
-        for file in self.files:
-            self._settle(file)
+        if self._remote is not None:
+            self._require_uploaded(self._remote, "build with --restart to begin anew")
+        else:
+            for file in self.files:
+                self._settle(file)
         self.source_documents = Counter({int(k): v for k, v in content.source_documents.items()})
         checkpoint = content.checkpoint
         kept = set()
@@ -200,11 +206,18 @@ class DatasetWriter:
         for step in close_all(self._state):
             self._close(step, end, end, 0)
         self._thread.join()
+        if self._remote is not None:
+            self._require_uploaded(self._remote, "something else writes there; build with --restart to begin anew")
         return self.files
 
     def abort(self) -> None:
         """Stop at once; parts and journal stay as they are."""
         self._thread.stop()
+
+    @property
+    def leaves_something(self) -> bool:
+        """Whether, after `abort`, there is something that only the journal explains."""
+        return bool(self.files) or self._thread.abandoned_upload
 
     def remove_unfinished(self) -> None:
         """Delete parts, after `abort`, when no file was finished."""
@@ -242,6 +255,19 @@ class DatasetWriter:
         raise ResumeError(
             f"{path}: the journal names it, but it is not there whole; build with --restart to begin anew"
         )
+
+    def _require_uploaded(self, remote: RemoteDirectory, advice: str) -> None:
+        """ResumeError unless the store lists every finished shard, and its index, with its size."""
+        there = remote.list()
+        for file in self.files:
+            expected = ShardHeader(self.shape.variant, file.n_tokens).file_bytes
+            found = there.get(file.name)
+            if found is None or found.n_bytes != expected:
+                what = "it is not there" if found is None else f"it has {found.n_bytes or 0:,} bytes, not {expected:,}"
+                raise ResumeError(f"{shown(remote.url_of(file.name))}: the journal names it, but {what}; {advice}")
+            index = index_path(self.shape.directory / file.name).name
+            if self.shape.doc_index and index not in there:
+                raise ResumeError(f"{shown(remote.url_of(index))}: it is not there, though its shard is; {advice}")
 
     def _remove_parts(self, kept: set[str]) -> None:
         prefix = record_prefix(self.shape.layout, self.shape.dataset)

@@ -11,6 +11,8 @@ from tokenriver.shards.header import MAX_SHARD_TOKENS
 from tokenriver.shards.layouts import LAYOUTS, Layout, check_name
 
 if TYPE_CHECKING:
+    import os
+
     from tokenriver.tokenizers.base import Backend
 
 __all__ = ["BuildOptions", "BuildWords", "Format"]
@@ -51,6 +53,7 @@ class BuildWords(TypedDict, total=False):
     block_bytes: int
     overwrite: bool
     restart: bool
+    staging: str | os.PathLike[str] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,7 +68,7 @@ class BuildOptions:
     `shuffle_seed` + k orders the records of the JSON array that is file k of its side (`split_by_file` there).
     Documents are taken while they are no more than `max_documents` and hold no more than `max_tokens` ids, separators
     included. `numbered` False names the llmc layout's files `<dataset>_val.bin` and `<dataset>_train.bin`, one of each.
-    `workers` None means one a core.
+    `workers` None means one a core. `staging` is where output behind a URL is made ready (storage/directory.py).
     """
 
     tokenizer_id: str | None = None
@@ -98,6 +101,7 @@ class BuildOptions:
     block_bytes: int = 8 << 20
     overwrite: bool = False
     restart: bool = False
+    staging: str | os.PathLike[str] | None = None
 
     def __post_init__(self) -> None:
         _among("layout", self.layout, LAYOUTS)

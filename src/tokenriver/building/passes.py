@@ -70,7 +70,7 @@ class OpenJob:
         """Stop; a build that finished no shard leaves nothing behind."""
         self.writer.abort()
         self.journal.close()
-        if self.journal.begun and not self.writer.files:
+        if self.journal.begun and not self.writer.leaves_something:
             self.journal.remove()
             self.writer.remove_unfinished()
 
@@ -99,6 +99,7 @@ def run_jobs(
             raise
         for one in opened:  # only now: all of them can be taken up again as long as one is unfinished
             one.journal.remove()
+            one.job.target.forget_staging()
     return [
         one.job.summary(one.writer, record, one.facts(hashes), resumed=one.resumed)
         for one, record in zip(opened, records, strict=True)

@@ -51,8 +51,8 @@ class InputProgress:
 
 @cache
 def _rows(source: Source) -> int:
-    import pyarrow.parquet as pq
+    from tokenriver.corpus.parquet import open_parquet
 
-    with pq.ParquetFile(source.path) as file:
+    with open_parquet(source) as file:
         rows: int = file.metadata.num_rows
     return rows

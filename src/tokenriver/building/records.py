@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tokenriver import __version__
 from tokenriver.corpus.manifest import CorpusFile, CorpusManifest, render_corpus_manifest
-from tokenriver.files import atomic_write
+from tokenriver.files import atomic_write, sha256_file
 from tokenriver.shards.layouts import BUILD_RECORD, CORPUS_RECORD
 from tokenriver.shards.manifest import ManifestFile, TokensManifest, write_manifest
 from tokenriver.shards.record import BuildRecord, InputRecord, SplitRecord, TokenizerRecord, write_record
@@ -102,7 +102,7 @@ def _corpus_facts(
 ) -> str:
     """SHA-256 of the corpus's manifest, or of the same facts about raw files, written beside the shards."""
     if origin.corpus_manifest is not None:
-        return hashlib.sha256(origin.corpus_manifest.read_bytes()).hexdigest()
+        return sha256_file(origin.corpus_manifest)
     facts = CorpusManifest(
         name=target.dataset,
         version=options.dataset_version,
@@ -116,6 +116,14 @@ def _corpus_facts(
     with atomic_write(target.record(CORPUS_RECORD)) as file:
         file.write(raw)
     return hashlib.sha256(raw).hexdigest()
+
+
+def _place(source: Source) -> str:
+    if source.stream is not None:
+        return "-"
+    if source.remote is not None:
+        return str(source.remote)
+    return os.path.abspath(source.file)  # noqa: PTH100 - a Path costs, with many sources
 
 
 def _build_record(
@@ -144,7 +152,7 @@ def _build_record(
         options=resolved,
         inputs=[
             InputRecord(
-                path="-" if source.stream is not None else os.path.abspath(source.file),  # noqa: PTH100 - a Path costs, with many sources
+                path=_place(source),
                 name=source.name,
                 n_bytes=hashes[i].n_bytes,
                 sha256=hashes[i].sha256,

@@ -1,7 +1,12 @@
-"""The directory a build writes to: locked, not finished yet, and left as it was found when nothing came of it."""
+"""The directory a build writes to: locked, not finished yet, and left as it was found when nothing came of it.
+
+Behind a URL there is no rename and no lock: the build goes on in a staging directory here, whose journal and lock are
+its own, and what is whole is uploaded, the manifest last (docs/storage.md argues why that is enough).
+"""
 
 from __future__ import annotations
 
+import warnings
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -13,8 +18,13 @@ from tokenriver.files import PART_SUFFIX, fsync_directory
 from tokenriver.shards.index import INDEX_SUFFIX
 from tokenriver.shards.layouts import BUILD_RECORD, CORPUS_RECORD, JOURNAL, MANIFEST, Layout, parse_shard_name
 from tokenriver.shards.layouts import record_prefix as prefix_of
+from tokenriver.storage.directory import RemoteDirectory, staging_directory
+from tokenriver.storage.failures import StorageWarning
+from tokenriver.storage.paths import is_remote, to_path
+from tokenriver.storage.uploading import abort_uploads
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Iterator
     from pathlib import Path
 
@@ -23,12 +33,31 @@ __all__ = ["Target"]
 
 @dataclass(slots=True)
 class Target:
-    """Where one data set goes: its directory, and the names of the records beside its shards."""
+    """Where one data set goes: its directory, and the names of the records beside its shards.
+
+    With `remote` the data set is there, and `directory` is the staging directory.
+    """
 
     directory: Path
     layout: Layout
     dataset: str
+    remote: RemoteDirectory | None = None
     _created: list[Path] = field(default_factory=list)
+
+    @classmethod
+    def at(
+        cls, directory: Path, layout: Layout, dataset: str, *, staging: str | os.PathLike[str] | None = None
+    ) -> Target:
+        """The target of a directory, or of one behind a URL with its staging directory below `staging`."""
+        if not is_remote(directory):
+            return cls(directory, layout, dataset)
+        remote = RemoteDirectory.for_writing(str(directory))
+        return cls(staging_directory(remote.url, staging), layout, dataset, remote)
+
+    @property
+    def where(self) -> Path:
+        """Where users find the data set: a `UPath` behind a URL."""
+        return self.directory if self.remote is None else to_path(self.remote.url)
 
     def record(self, name: str) -> Path:
         """Path of a record, with the data set's name before it where several share a folder."""
@@ -56,7 +85,7 @@ class Target:
             lock.acquire()
         except filelock.Timeout:
             raise ResumeError(
-                f"{self.directory}: another build is writing here (it holds {lock_file.name}); wait for it, or give "
+                f"{self.where}: another build is writing here (it holds {lock_file.name}); wait for it, or give "
                 "another --out"
             ) from None
         try:
@@ -65,47 +94,98 @@ class Target:
             lock_file.unlink(missing_ok=True)
             lock.release()
             self._remove_created_if_empty()
+            if self.remote is not None and self.directory.exists() and not any(self.directory.iterdir()):
+                self.directory.rmdir()
 
     def shards(self) -> list[Path]:
-        """Every shard, index and part of either of this data set that is there now, by name."""
-        found = []
-        for path in self.directory.iterdir():
-            name = parse_shard_name(path.name.removesuffix(PART_SUFFIX).removesuffix(INDEX_SUFFIX))
-            if name is not None and name.dataset == prefix_of(self.layout, self.dataset):
-                found.append(path)
-        return sorted(found)
+        """Every shard, index and part of either of this data set that is on this disk now, by name."""
+        return sorted(path for path in self.directory.iterdir() if self._is_ours(path.name))
+
+    def _is_ours(self, name: str) -> bool:
+        found = parse_shard_name(name.removesuffix(PART_SUFFIX).removesuffix(INDEX_SUFFIX))
+        return found is not None and found.dataset == prefix_of(self.layout, self.dataset)
 
     def refuse_finished(self) -> None:
         """IntegrityError when a finished data set, or shards that no journal speaks of, are there already.
 
         A finished one with its journal is a build that was killed at its very end: it may go on, and end.
         """
-        if self.journal.exists():
+        if self.journal.exists() and not self._finished_elsewhere():
             return
-        if self.final_record.exists():
+        if self._is_finished():
             raise IntegrityError(
-                f"{self.directory}: holds a finished data set already ({self.final_record.name}); --overwrite replaces "
+                f"{self.where}: holds a finished data set already ({self.final_record.name}); --overwrite replaces "
                 "it, another --out, --dataset or --tokenizer-id stands beside it"
             )
-        whole = [p for p in self.shards() if p.suffix not in (PART_SUFFIX, INDEX_SUFFIX)]
+        there = [path.name for path in self.shards()] if self.remote is None else self._uploaded(self.remote)
+        whole = [name for name in there if not name.endswith((PART_SUFFIX, INDEX_SUFFIX))]
         if whole:
+            known = "no journal" if self.remote is None else f"no journal in {self.directory} on this machine"
             raise IntegrityError(
-                f"{self.directory}: holds {len(whole)} shards ({whole[0].name} first) but no journal and no record, so "
+                f"{self.where}: holds {len(whole)} shards ({whole[0]} first) but {known} and no record, so "
                 "nothing tells what they are; --overwrite replaces them"
             )
+
+    def _is_finished(self) -> bool:
+        if self.remote is None:
+            return self.final_record.exists()
+        return self.remote.holds(self.final_record.name)
+
+    def _finished_elsewhere(self) -> bool:
+        """Whether another machine has finished the data set of which there is an unfinished build here."""
+        if self.remote is None:
+            return False
+        there = self.remote.read(self.final_record.name)
+        return there is not None and not (self.final_record.exists() and self.final_record.read_bytes() == there)
+
+    def _uploaded(self, remote: RemoteDirectory) -> list[str]:
+        return [name for name in remote.list() if self._is_ours(name)]
 
     def clear(self, *, unfinished_only: bool = False) -> None:
         """Remove everything of this data set, what names the shards first, so that no record outlives them.
 
         With `unfinished_only` a finished data set stays.
         """
-        if unfinished_only and self.final_record.exists():
+        if unfinished_only and self._is_finished():
             return
-        for path in (self.final_record, self.record(BUILD_RECORD), self.record(CORPUS_RECORD), self.journal):
+        records = (self.final_record, self.record(BUILD_RECORD), self.record(CORPUS_RECORD))
+        if self.remote is not None:
+            self.remote.remove(path.name for path in records)
+            self.remote.remove(self._uploaded(self.remote))
+        for path in (*records, self.journal):
             path.unlink(missing_ok=True)
         fsync_directory(self.directory)
         for path in self.shards():
             path.unlink()
+
+    def abort_uploads(self) -> None:
+        """Abort what a killed build of this data set left under way in the store."""
+        if self.remote is None:
+            return
+        try:
+            abort_uploads(self.remote.url, names=self._is_ours)
+        except OSError as error:  # not every store lets us list them, and nothing of ours depends on it
+            warnings.warn(
+                f"{self.remote}: uploads that a killed build left could not be looked for ({error.strerror})",
+                StorageWarning,
+                stacklevel=2,
+            )
+
+    def publish_records(self) -> Path:
+        """Upload the records, what names the shards last, and return where that is."""
+        if self.remote is None:
+            return self.final_record
+        records = dict.fromkeys((self.record(CORPUS_RECORD), self.record(BUILD_RECORD), self.final_record))
+        for path in records:
+            if path.exists():
+                self.remote.put(path)
+        return to_path(self.remote.url_of(self.final_record.name))
+
+    def forget_staging(self) -> None:
+        """Remove the local copies of the records, once they are in the store and the journal is gone."""
+        if self.remote is not None:
+            for path in (self.final_record, self.record(BUILD_RECORD), self.record(CORPUS_RECORD)):
+                path.unlink(missing_ok=True)
 
     def _remove_created_if_empty(self) -> None:
         for directory in self._created:

@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 
 from tokenriver.building.index_part import IndexPart
+from tokenriver.building.uploads import ShardUploads
 from tokenriver.shards.index import index_path
 from tokenriver.shards.manifest import ManifestFile
 from tokenriver.shards.writer import ShardWriter
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     from tokenriver.building.journal import Checkpoint, Journal
     from tokenriver.building.shape import Shape
     from tokenriver.corpus.inputs import InputFacts, InputMark
+    from tokenriver.storage.directory import RemoteDirectory
 
     Place: TypeAlias = tuple[int, int]
     InputState: TypeAlias = tuple[dict[int, InputFacts], InputMark | None]
@@ -60,7 +62,7 @@ def _joined(arrays: list[NDArray[Any]]) -> NDArray[Any]:
 class WriterThread:
     """Appends, seals, journals and renames, in the order in which the steps were put."""
 
-    def __init__(self, shape: Shape, journal: Journal) -> None:
+    def __init__(self, shape: Shape, journal: Journal, remote: RemoteDirectory | None = None) -> None:
         self._shape = shape
         self._journal = journal
         self._open: dict[int, ShardWriter] = {}
@@ -68,6 +70,7 @@ class WriterThread:
         self._unsynced = 0
         self._syncing = ThreadPoolExecutor(1, thread_name_prefix="tokenriver-sync")
         self._synced: Future[None] | None = None
+        self._uploads = None if remote is None else ShardUploads(remote)
         self._queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._room = threading.Condition()
         self._waiting_bytes = 0
@@ -104,6 +107,11 @@ class WriterThread:
         self._raise()
         self._queue.put((split, entry, checkpoint, sources, inputs, files))
 
+    @property
+    def abandoned_upload(self) -> bool:
+        """Whether a shard may still get to the store, after `stop`, without the journal speaking of it."""
+        return self._uploads is not None and self._uploads.abandoned
+
     def join(self) -> None:
         """Wait until all is done; raises what went wrong."""
         self._queue.put(None)
@@ -134,12 +142,16 @@ class WriterThread:
                     self._append(*item)
                 else:
                     self._seal(*item)
+            if self._uploads is not None and not self._stopped:
+                self._uploads.wait()
         except BaseException as error:  # handed to the building thread, which raises it
             with self._room:
                 self._error = error
                 self._room.notify_all()
         finally:
             self._syncing.shutdown()
+            if self._uploads is not None:
+                self._uploads.close()
 
     def _append(self, split: int, pieces: Pieces) -> None:
         writer = self._open.get(split)
@@ -186,9 +198,17 @@ class WriterThread:
         others: list[ShardWriter | IndexPart] = [*self._open.values(), *self._index.values()]
         for other in others:
             other.sync()
-        self._journal.record(msgspec.to_builtins(file), checkpoint, sources, inputs)
-        if index is not None:
-            index.publish()  # before the shard, so that a named shard never waits for its index
-        writer.publish()
-        files.append(file)
-        self.durable = checkpoint.position
+
+        def record() -> None:
+            self._journal.record(msgspec.to_builtins(file), checkpoint, sources, inputs)
+            if self._uploads is None:
+                if index is not None:
+                    index.publish()  # before the shard, so that a named shard never waits for its index
+                writer.publish()
+            files.append(file)
+            self.durable = checkpoint.position
+
+        if self._uploads is None:
+            record()
+        else:
+            self._uploads.put(writer, index, record=record)

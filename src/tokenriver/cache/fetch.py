@@ -15,6 +15,7 @@ from tokenriver.cache.folder import CacheFolder, mark_verified, whole_stat
 from tokenriver.cache.objects import Objects, StoppedError
 from tokenriver.errors import IntegrityError
 from tokenriver.files import PART_SUFFIX, fsync_directory, human_bytes, naming
+from tokenriver.storage import shown
 
 if TYPE_CHECKING:
     import threading
@@ -54,7 +55,7 @@ class CachedSet:
 
     def source_facts(self) -> dict[str, str | None]:
         """What is recorded in the folder, for people and `tokenriver cache`."""
-        return {"url": self.objects.url, "manifest": self.manifest, "manifest_sha256": self.manifest_sha256}
+        return {"url": shown(self.objects.url), "manifest": self.manifest, "manifest_sha256": self.manifest_sha256}
 
     def check_manifest(self, *, stopped: threading.Event | None = None) -> None:
         """Raise IntegrityError, naming it, when the manifest on the store is another than the one that was read."""

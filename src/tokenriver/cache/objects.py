@@ -16,6 +16,8 @@ import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from tokenriver.errors import TokenRiverError
+from tokenriver.storage import shown
+from tokenriver.storage.failures import explained, hidden_failure, may_pass
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -33,10 +35,6 @@ PATIENCE = 3600.0
 _AT_ONCE = 64
 """Ranges asked for at the same time: a latency of 30 ms then allows 2,000 a second."""
 
-_FINAL = (errno.EINVAL, errno.EPERM, errno.ENOSYS, errno.ENOSPC)
-_FINAL_KINDS = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, NotImplementedError)
-_CLIENTS = ("aiohttp", "aiobotocore", "botocore", "fsspec", "gcsfs", "google", "azure", "requests", "urllib3", "httpx")
-
 _LOG = logging.getLogger("tokenriver.cache")
 
 
@@ -47,8 +45,8 @@ class StoppedError(Exception):
 class Objects:
     """Reads the objects below one URL; a name is relative to it. Threads may share it, and it survives fork and pickle.
 
-    Methods raise FileNotFoundError, PermissionError, OSError after an hour of failures (each names the object), and
-    StoppedError once `stopped` is set.
+    Methods raise FileNotFoundError, PermissionError, StorageError after an hour of failures (each names the object),
+    and StoppedError once `stopped` is set.
     """
 
     def __init__(self, url: str) -> None:
@@ -172,46 +170,17 @@ class Objects:
                 return action()
             except TokenRiverError:
                 raise
-            except Exception as error:
+            except Exception as failure:
+                error = hidden_failure(failure) or failure
                 waited, tries = time.monotonic() - begun, tries + 1
                 if not may_pass(error) or waited > PATIENCE:
-                    raise _naming(error, what, waited) from error
+                    raise explained(error, what) from failure
                 pause = min(FIRST_WAIT * 2 ** min(tries - 1, 20), LONGEST_WAIT) * (0.75 + random.random() / 2)
                 _LOG.warning("%s: %s; %d tries in %.0f s, the next in %.1f s", what, _said(error), tries, waited, pause)
                 stopped.wait(pause)
-
-
-def may_pass(error: BaseException) -> bool:
-    """Whether trying again can help: connections, time-outs, refusals for load, bodies cut short."""
-    if isinstance(error, _FINAL_KINDS) or "Credential" in type(error).__name__:
-        return False
-    status = getattr(error, "status", None)
-    if isinstance(status, int) and 400 <= status < 500:
-        return status in (408, 425, 429)
-    if isinstance(error, OSError):
-        return error.errno not in _FINAL
-    return isinstance(error, TimeoutError | EOFError) or type(error).__module__.partition(".")[0] in _CLIENTS
 
 
 def describe(info: dict[str, Any]) -> str:
     """A store's facts about an object, in one line; what changes at every look (as nothing here) is left out."""
     names = ("size", "ETag", "etag", "LastModified", "last_modified", "mtime", "created", "md5Hash", "generation")
     return " ".join(f"{name}={info[name]}" for name in names if info.get(name) is not None)
-
-
-def _said(error: BaseException) -> str:
-    """The first line of what a client says."""
-    text = (error.strerror if isinstance(error, OSError) else None) or str(error) or type(error).__name__
-    return text.strip().splitlines()[0][:200] if text.strip() else type(error).__name__
-
-
-def _naming(error: Exception, what: str, waited: float) -> OSError:
-    """The error for a user, naming the object."""
-    if isinstance(error, FileNotFoundError) or getattr(error, "status", None) in (404, 410):
-        return FileNotFoundError(errno.ENOENT, "the store has no such object", what)
-    if isinstance(error, PermissionError) or getattr(error, "status", None) in (401, 403):
-        return PermissionError(errno.EACCES, f"the store refuses access ({_said(error)})", what)
-    if "Credential" in type(error).__name__:
-        return PermissionError(errno.EACCES, f"no usable credentials ({_said(error)})", what)
-    long = f", for {waited:,.0f} s" if waited > 1 else ""
-    return OSError(errno.EIO, f"the store fails{long}: {_said(error)}", what)

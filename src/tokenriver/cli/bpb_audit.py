@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -15,7 +14,9 @@ __all__ = ["bpb_audit_command"]
 
 
 def bpb_audit_command(
-    dataset: Annotated[Path, typer.Argument(metavar="DATASET", help="Folder of one data set, in any layout.")],
+    dataset: Annotated[
+        str, typer.Argument(metavar="DATASET", help="Folder of one data set, in any layout, or its URL.")
+    ],
     tokenizer: Annotated[str, typer.Option(help="The tokenizer that made it: name, file, folder or Hub id.")],
     docs: Annotated[
         list[str] | None,

@@ -19,10 +19,14 @@ __all__ = ["build_command", "print_summary", "unescaped"]
 def build_command(
     inputs: Annotated[
         list[str],
-        typer.Argument(metavar="INPUT…", help="Files, directories, globs, a corpus, or - for JSONL on stdin."),
+        typer.Argument(
+            metavar="INPUT…", help="Files, directories, globs, a corpus, URLs of such, or - for JSONL on stdin."
+        ),
     ],
     tokenizer: Annotated[str, typer.Option(help="byte, byte260, gpt2, a tokenizer file or folder, or a Hub id.")],
-    out: Annotated[str, typer.Option(metavar="DIR", help="Artifacts root, or the shards' folder (llmc, golf).")],
+    out: Annotated[
+        str, typer.Option(metavar="DIR", help="Artifacts root, or the shards' folder (llmc, golf); or its URL.")
+    ],
     tokenizer_id: Annotated[str | None, typer.Option(help="Name of the tokenizer in paths and manifest.")] = None,
     dataset: Annotated[str | None, typer.Option(help="Name of the data set (default: the first input's).")] = None,
     dataset_version: Annotated[str, typer.Option(help="Version written into the manifest.")] = "v1",
@@ -51,6 +55,10 @@ def build_command(
     block_bytes: Annotated[int, typer.Option(help="Text in one unit of work, in bytes.")] = 8 << 20,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a finished data set.")] = False,
     restart: Annotated[bool, typer.Option("--restart", help="Begin an unfinished build anew.")] = False,
+    staging: Annotated[
+        str | None,
+        typer.Option(metavar="DIR", help="Where output to a URL is made ready (default: TOKENRIVER_STAGING)."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
 ) -> None:
@@ -78,6 +86,7 @@ def build_command(
         "block_bytes": block_bytes,
         "overwrite": overwrite,
         "restart": restart,
+        "staging": staging,
     }
     try:
         summary = _build(inputs, tokenizer, out, options, quiet=quiet)

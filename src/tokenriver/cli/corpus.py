@@ -18,9 +18,11 @@ __all__ = ["corpus_command"]
 def corpus_command(
     inputs: Annotated[
         list[str],
-        typer.Argument(metavar="INPUT…", help="Files, directories, globs, a corpus, or - for JSONL on stdin."),
+        typer.Argument(
+            metavar="INPUT…", help="Files, directories, globs, a corpus, URLs of such, or - for JSONL on stdin."
+        ),
     ],
-    out: Annotated[str, typer.Option(metavar="DIR", help="Directory of the corpus.")],
+    out: Annotated[str, typer.Option(metavar="DIR", help="Directory of the corpus, or its URL.")],
     file_format: Annotated[str, typer.Option("--format", help="jsonl.zst or parquet.")] = "jsonl.zst",
     name: Annotated[str | None, typer.Option(help="Name in the manifest (default: the directory's).")] = None,
     version: Annotated[str, typer.Option(help="Version in the manifest.")] = "v1",
@@ -31,6 +33,10 @@ def corpus_command(
     keep_empty: Annotated[bool, typer.Option("--keep-empty", help="Keep documents without text.")] = False,
     workers: Annotated[int | None, typer.Option(help="Parsing threads (default: one a core).")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a finished corpus.")] = False,
+    staging: Annotated[
+        str | None,
+        typer.Option(metavar="DIR", help="Where output to a URL is made ready (default: TOKENRIVER_STAGING)."),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
 ) -> None:
@@ -49,7 +55,14 @@ def corpus_command(
     words: dict[str, Any] = {"format": file_format, "name": name, "version": version, "split": split}
     with Progress(total or None, label="writing the corpus", quiet=quiet) as progress:
         summary = write_corpus(
-            inputs, out, options=options, workers=workers, overwrite=overwrite, progress=progress.update, **words
+            inputs,
+            out,
+            options=options,
+            workers=workers,
+            overwrite=overwrite,
+            staging=staging,
+            progress=progress.update,
+            **words,
         )
     if as_json:
         _print_json(summary)

@@ -27,7 +27,7 @@ eval_app = typer.Typer(
     rich_markup_mode=None,
 )
 
-_FILE = Annotated[Path, typer.Argument(metavar="FILE", help="An evaluation file.", show_default=False)]
+_FILE = Annotated[str, typer.Argument(metavar="FILE", help="An evaluation file, or its URL.", show_default=False)]
 
 
 @eval_app.command("make")
@@ -39,10 +39,10 @@ def make_command(
         ),
     ],
     source: Annotated[
-        Path, typer.Argument(metavar="INPUT", help="The task's own .jsonl (also .gz, .zst); for mmlu a folder or .csv.")
+        str, typer.Argument(metavar="INPUT", help="The task's own .jsonl (also .gz, .zst); for mmlu a folder or .csv.")
     ],
     tokenizer: Annotated[str, typer.Option(help="byte, byte260, gpt2, a tokenizer file or folder, or a Hub id.")],
-    out: Annotated[Path, typer.Option(metavar="FILE", help="The file to write; FILE.json says how it was made.")],
+    out: Annotated[str, typer.Option(metavar="FILE", help="The file to write; FILE.json says how it was made.")],
     rendering: Annotated[str, typer.Option(help="llmc, or harness (lm-evaluation-harness).")] = "llmc",
     boundary: Annotated[
         str, typer.Option(help="Context and completion encoded apart, or joint (in one piece).")
@@ -72,7 +72,10 @@ def make_command(
         on_bad_record=cast("Literal['error', 'skip']", on_bad_record),
     )
     if as_json:
-        print(summary.record.read_text("utf-8"), end="")
+        from tokenriver.files import open_binary
+
+        with open_binary(summary.record) as record:
+            print((record.read() or b"").decode(), end="")
     elif not quiet:
         _print_summary(summary)
 
@@ -163,7 +166,7 @@ def run_command(
     from tokenriver.evals.file import open_eval_file
 
     opened = open_eval_file(file)
-    total = file.stat().st_size
+    total = opened.words.nbytes
     coder = None
     if tokenizer is not None:
         from tokenriver.tokenizers.load import load_tokenizer

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import json
 import time
-from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tokenriver.errors import UsageError
 from tokenriver.files import human_count
 
+if TYPE_CHECKING:
+    from pathlib import Path
+
 __all__ = ["index_command"]
 
 
 def index_command(
-    shards: Annotated[list[Path], typer.Argument(metavar="SHARD…", help="Shards (.bin files).", show_default=False)],
+    shards: Annotated[
+        list[str], typer.Argument(metavar="SHARD…", help="Shards (.bin files) or URLs of such.", show_default=False)
+    ],
     separator: Annotated[
         int | None, typer.Option("--separator", min=0, help="Id between documents (default: the record's).")
     ] = None,
@@ -31,12 +35,14 @@ def index_command(
 ) -> None:
     """Write <shard>.bin.index: where each document ends, found by the separators; an older one is replaced."""
     from tokenriver.shards.index import index_shard
+    from tokenriver.storage.paths import to_path
 
     start = time.perf_counter()
-    separators = _separators(shards, separator, separator_position, tokenizer)
+    paths = [to_path(word) for word in shards]
+    separators = _separators(paths, separator, separator_position, tokenizer)
     facts = [
         index_shard(path, separator_id=separators[path][0], position=separators[path][1], threads=threads)
-        for path in shards
+        for path in paths
     ]
     seconds = time.perf_counter() - start
     documents, tokens = sum(f.n_docs for f in facts), sum(f.n_tokens for f in facts)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -34,7 +33,7 @@ class _Excerpt:
 
 
 def inspect_command(
-    shard: Annotated[Path, typer.Argument(metavar="SHARD", help="A .bin file.", show_default=False)],
+    shard: Annotated[str, typer.Argument(metavar="SHARD", help="A .bin file, or its URL.", show_default=False)],
     tokenizer: Annotated[
         str | None,
         typer.Option("--tokenizer", help="Decode with this tokenizer (a name, file or folder, as in build)."),
@@ -49,6 +48,7 @@ def inspect_command(
 ) -> None:
     """Show a shard's header, counts, ids and, with a tokenizer, its text with the borders of tokens."""
     from tokenriver.shards.documents import count_documents, known_separator
+    from tokenriver.shards.header import ShardHeader
     from tokenriver.shards.reader import open_shard
 
     if document is not None and tokens is not None:
@@ -60,14 +60,14 @@ def inspect_command(
         from tokenriver.tokenizers.load import load_tokenizer
 
         coder = load_tokenizer(tokenizer)
-    separator = known_separator(shard, coder)
+    separator = known_separator(opened.path, coder)
     documents = None if separator is None else count_documents(opened.ids, separator)
     excerpt = _choose(opened, separator, document=document, tokens=tokens)
     ids = opened.ids[excerpt.start : excerpt.stop]
     facts = {
-        "path": str(shard),
+        "path": str(opened.path),
         "variant": opened.variant,
-        "bytes": shard.stat().st_size,
+        "bytes": ShardHeader(opened.variant, opened.n_tokens).file_bytes,
         "n_tokens": opened.n_tokens,
         "vocab_size": opened.vocab_size,
         "separator_id": separator.id if separator else None,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -14,7 +13,7 @@ __all__ = ["tokenizer_file_command"]
 
 def tokenizer_file_command(
     tokenizer: Annotated[str, typer.Option(help="byte, byte260, gpt2, a tokenizer file or folder, or a Hub id.")],
-    out: Annotated[Path, typer.Option(metavar="FILE", help="The file to write, such as gpt2_tokenizer.bin.")],
+    out: Annotated[str, typer.Option(metavar="FILE", help="The file to write, such as gpt2_tokenizer.bin.")],
     eot: Annotated[int | None, typer.Option(help="Id that ends a text (default: the tokenizer's separator).")] = None,
     file_version: Annotated[int, typer.Option(min=1, max=2, help="2, or 1 (GPT-2 alone).")] = 2,
 ) -> None:
@@ -23,5 +22,5 @@ def tokenizer_file_command(
     from tokenriver.tokenizers.load import load_tokenizer
 
     coder = load_tokenizer(tokenizer)
-    write_tokenizer_file(out, coder, eot=eot, version=file_version)
-    print(f"wrote {out}: {human_count(coder.vocab_size)} ids, {human_bytes(out.stat().st_size)}")
+    n_bytes = write_tokenizer_file(out, coder, eot=eot, version=file_version)
+    print(f"wrote {out}: {human_count(coder.vocab_size)} ids, {human_bytes(n_bytes)}")

@@ -25,14 +25,19 @@ __all__ = ["train_tokenizer_command"]
 
 def train_tokenizer_command(
     inputs: Annotated[
-        list[str], typer.Argument(metavar="INPUT", help="Files, directories, globs, a corpus, or - for JSONL on stdin.")
+        list[str],
+        typer.Argument(
+            metavar="INPUT", help="Files, directories, globs, a corpus, URLs of such, or - for JSONL on stdin."
+        ),
     ],
     kind: Annotated[
         Literal["sp-bpe", "byte-bpe"],
         typer.Option("--type", help="sp-bpe: SentencePiece with byte fallback; byte-bpe: a byte-level tokenizer.json."),
     ],
     vocab_size: Annotated[int, typer.Option("--vocab-size", min=1, help="Number of ids.")],
-    out: Annotated[str, typer.Option("--out", metavar="DIR", help="Folder for tokenizer.model or tokenizer.json.")],
+    out: Annotated[
+        str, typer.Option("--out", metavar="DIR", help="Folder for tokenizer.model or tokenizer.json, or its URL.")
+    ],
     text_field: Annotated[str, typer.Option(help="Field or column that holds the text.")] = "text",
     document_separator: Annotated[str | None, typer.Option(help="Text that ends a document in .txt files.")] = None,
     on_bad_record: Annotated[

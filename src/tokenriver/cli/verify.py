@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -16,9 +15,10 @@ __all__ = ["verify_command"]
 
 def verify_command(
     paths: Annotated[
-        list[Path],
+        list[str],
         typer.Argument(
-            metavar="PATH", help="Shards, manifests, data sets in any layout, or directories with data sets below."
+            metavar="PATH",
+            help="Shards, manifests, data sets in any layout, directories with data sets below, or URLs.",
         ),
     ],
     inputs: Annotated[

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+from contextlib import ExitStack
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -37,6 +38,8 @@ from tokenriver.errors import UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    _ReadSmall = Callable[[Source, Callable[[bytes], None] | None], bytes]
 
 __all__ = [
     "BLOCK_BYTES",
@@ -78,6 +81,27 @@ def read_blocks(
     """
     if block_bytes < 1:
         raise UsageError(f"block size {block_bytes}: give at least 1 byte")
+    with ExitStack() as stack:
+        read = read_small
+        if on_source is None and any(source.remote is not None for source in sources[start.source_index :]):
+            from tokenriver.corpus.remote import SmallAhead
+
+            ahead = SmallAhead(sources, lambda source: _is_small(source, block_bytes))
+            stack.callback(ahead.close)
+            read = ahead.read
+        yield from _read_blocks(sources, options, block_bytes, start, stop, on_source, on_raw, read)
+
+
+def _read_blocks(
+    sources: Sequence[Source],
+    options: SourceOptions,
+    block_bytes: int,
+    start: Position,
+    stop: Position | None,
+    on_source: Callable[[int], None] | None,
+    on_raw: Callable[[int, bytes], None] | None,
+    read_small: _ReadSmall,
+) -> Iterator[RawBlock]:
     pending: list[Segment] = []
     size = 0
     for index in range(start.source_index, len(sources)):
@@ -88,7 +112,7 @@ def read_blocks(
         if on_source is not None:
             on_source(index)
         tap = None if on_raw is None else functools.partial(on_raw, index)
-        for segment in _clip(_cut(sources[index], index, options, offset, block_bytes, tap), limit):
+        for segment in _clip(_cut(sources[index], index, options, offset, block_bytes, tap, read_small), limit):
             pending.append(segment)
             size += segment.n_bytes
             if 2 * size >= block_bytes:  # a run cut inside a file is a little shorter than a block, and stays alone
@@ -117,9 +141,9 @@ def _cut(
     start: int,
     block_bytes: int,
     tap: Callable[[bytes], None] | None,
+    read_small: _ReadSmall,
 ) -> Iterable[Segment]:
-    small = source.n_bytes is not None and source.n_bytes <= min(READ_BYTES, block_bytes)
-    if small and not start and not source.compression and source.kind != "parquet":
+    if not start and _is_small(source, block_bytes):
         data = read_small(source, tap)
         return [Segment(index, source, 0, len(data), data)] if data else []
     if source.kind == "array":
@@ -129,6 +153,12 @@ def _cut(
     if source.kind == "txt":
         return cut_text(source, index, options, start=start, block_bytes=block_bytes, on_raw=tap)
     return cut_jsonl(source, index, start=start, block_bytes=block_bytes, on_raw=tap)
+
+
+def _is_small(source: Source, block_bytes: int) -> bool:
+    """Whether a file is read whole, in one go, as one segment."""
+    small = source.n_bytes is not None and source.n_bytes <= min(READ_BYTES, block_bytes)
+    return small and not source.compression and source.kind != "parquet"
 
 
 def parse_block(raw: RawBlock, options: SourceOptions) -> DocumentBlock:

@@ -6,13 +6,14 @@ import hashlib
 import threading
 from collections import deque
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tokenriver.errors import CorpusError, IntegrityError, ResumeError
 from tokenriver.files import sha256_file
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
     from types import TracebackType
 
     from tokenriver.corpus.sources import Source
@@ -47,6 +48,12 @@ def hash_source(source: Source, mark: InputMark | None = None) -> InputFacts:
 
     With a `mark` of the source, ResumeError when it does not begin with the same bytes.
     """
+    if source.remote is not None:
+        from tokenriver.storage.reading import check_unchanged, read_from
+
+        digest = _sha256_of(source, read_from(source.remote), mark)
+        check_unchanged(source.remote)
+        return InputFacts(source.n_bytes or 0, digest)
     try:
         digest = sha256_file(source.path) if mark is None else _sha256_past(source, mark)
         n_bytes = source.path.stat().st_size
@@ -61,15 +68,22 @@ def hash_source(source: Source, mark: InputMark | None = None) -> InputFacts:
 
 
 def _sha256_past(source: Source, mark: InputMark) -> str:
-    digest, left = hashlib.sha256(), mark.n_bytes
     with open(source.path, "rb") as file:
-        while left and (chunk := file.read(min(left, _BATCH_BYTES))):
-            digest.update(chunk)
-            left -= len(chunk)
-        if left or digest.hexdigest() != mark.sha256:
+        return _sha256_of(source, iter(partial(file.read, _BATCH_BYTES), b""), mark)
+
+
+def _sha256_of(source: Source, chunks: Iterable[bytes], mark: InputMark | None) -> str:
+    """SHA-256 of all chunks; with a mark, ResumeError unless they begin with the bytes that it covers."""
+    digest, left = hashlib.sha256(), 0 if mark is None else mark.n_bytes
+    for chunk in chunks:
+        head = chunk[:left]
+        digest.update(head)
+        left -= len(head)
+        if head and not left and mark is not None and digest.hexdigest() != mark.sha256:
             raise _other_input(source, mark)
-        while chunk := file.read(_BATCH_BYTES):
-            digest.update(chunk)
+        digest.update(chunk[len(head) :] if head else chunk)
+    if left and mark is not None:
+        raise _other_input(source, mark)
     return digest.hexdigest()
 
 

@@ -26,7 +26,7 @@ def cut_jsonl(
     source: Source, index: int, *, start: int, block_bytes: int, on_raw: Callable[[bytes], None] | None
 ) -> Iterator[Segment]:
     """Runs of whole lines of about `block_bytes`; a longer line is a run of its own."""
-    if not source.compression and source.stream is None:
+    if not source.compression and source.stream is None and source.remote is None:
         for run in read_lines(source, start=start, block_bytes=block_bytes, on_raw=on_raw):
             yield Segment(index, source, start, start + len(run), run)
             start += len(run)

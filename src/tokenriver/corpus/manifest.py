@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import os
 import re
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from tokenriver.errors import FormatError
 from tokenriver.files import PART_SUFFIX, atomic_write, sha256_file
+from tokenriver.storage.paths import is_remote, scheme_of, to_path
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+    from pathlib import Path
 
     from tokenriver.corpus.inputs import InputFacts
     from tokenriver.corpus.sources import Source
@@ -77,10 +78,11 @@ def write_corpus_manifest(path: Path, manifest: CorpusManifest) -> None:
 def is_corpus(directory: Path) -> bool:
     """Whether a directory has a `_MANIFEST.json` that speaks of documents (a token data set's does not)."""
     path = directory / CORPUS_MANIFEST
-    if not path.is_file():
+    raw = _read_if_there(path)
+    if raw is None:
         return False
     try:
-        keys = msgspec.json.decode(path.read_bytes(), type=dict[str, msgspec.Raw])
+        keys = msgspec.json.decode(raw, type=dict[str, msgspec.Raw])
     except msgspec.MsgspecError as error:
         raise FormatError(f"{path}: not a JSON object ({error}); write the corpus again with --overwrite") from error
     return "documents" in keys
@@ -89,16 +91,27 @@ def is_corpus(directory: Path) -> bool:
 def read_corpus_manifest(directory: Path) -> CorpusManifest:
     """Read `_MANIFEST.json` of a corpus directory. FormatError where it is missing or not what it should be."""
     path = directory / CORPUS_MANIFEST
+    raw = _read_if_there(path)
+    if raw is None:
+        raise FormatError(f"{path}: missing; this directory is no corpus, or an unfinished one")
     try:
-        manifest = msgspec.json.decode(path.read_bytes(), type=CorpusManifest)
-    except FileNotFoundError as error:
-        raise FormatError(f"{path}: missing; this directory is no corpus, or an unfinished one") from error
+        manifest = msgspec.json.decode(raw, type=CorpusManifest)
     except msgspec.MsgspecError as error:
         raise FormatError(f"{path}: not a corpus manifest: {error}") from error
     for file in manifest.files:
         if file.name.startswith(("/", "\\")) or ".." in file.name.replace("\\", "/").split("/"):
             raise FormatError(f"{path}: file name {file.name!r} leads out of the corpus directory")
     return manifest
+
+
+def _read_if_there(path: Path) -> bytes | None:
+    if is_remote(path):
+        from tokenriver.storage.objects import find_object
+        from tokenriver.storage.reading import read_whole
+
+        found = find_object(str(path))
+        return None if found is None else read_whole(found)
+    return path.read_bytes() if path.is_file() else None
 
 
 def corpus_shard_files(directory: Path) -> list[Path]:
@@ -110,7 +123,9 @@ def corpus_directory(inputs: Sequence[str | os.PathLike[str]]) -> Path | None:
     """The directory, if the inputs are one corpus directory: then its own manifest says what the documents are."""
     if len(inputs) != 1 or os.fspath(inputs[0]) == "-":
         return None
-    path = Path(inputs[0])
+    path = to_path(inputs[0])
+    if is_remote(path):
+        return path if scheme_of(str(path)) not in ("http", "https") and is_corpus(path) else None
     return path if path.is_dir() and is_corpus(path) else None
 
 
@@ -133,27 +148,38 @@ def corpus_facts(
     return CorpusManifest(name, version, files, documents)
 
 
+def _sizes(directory: Path) -> dict[str, int]:
+    """Bytes of the files directly in a corpus directory, by name."""
+    if is_remote(directory):
+        from tokenriver.storage.objects import below
+
+        return {name: file.n_bytes or 0 for name, file in below(str(directory), deep=False).items()}
+    return {path.name: path.stat().st_size for path in directory.iterdir() if path.is_file()}
+
+
 def verify_corpus(directory: str | os.PathLike[str]) -> list[str]:
     """Re-hash a corpus; the findings, one text each: files missing, additional, unfinished, or not as recorded.
 
     Raises FormatError where there is no manifest, or none that can be read.
     """
-    target = Path(directory)
+    target = to_path(directory)
     manifest = read_corpus_manifest(target)
     findings = []
+    sizes = _sizes(target)
     for file in manifest.files:
         path = target / file.name
-        if not path.is_file():
+        size = sizes.get(file.name)
+        if size is None:
             findings.append(f"{path}: missing")
-        elif path.stat().st_size != file.n_bytes:
-            findings.append(f"{path}: {path.stat().st_size:,} bytes, but the manifest says {file.n_bytes:,}")
+        elif size != file.n_bytes:
+            findings.append(f"{path}: {size:,} bytes, but the manifest says {file.n_bytes:,}")
         elif (found := sha256_file(path)) != file.sha256:
             findings.append(f"{path}: SHA-256 is {found}, but the manifest says {file.sha256}")
     listed = {file.name for file in manifest.files}
-    for path in corpus_shard_files(target):
-        if path.name not in listed:
-            what = "unfinished" if path.name.endswith(PART_SUFFIX) else "not in the manifest"
-            findings.append(f"{path}: {what}")
+    for name in sorted(sizes):
+        if SHARD_NAME.fullmatch(name) and name not in listed:
+            what = "unfinished" if name.endswith(PART_SUFFIX) else "not in the manifest"
+            findings.append(f"{target / name}: {what}")
     n_docs, n_sides = sum(file.n_docs for file in manifest.files), sum(manifest.documents.values())
     if n_docs != n_sides:
         findings.append(f"{target / CORPUS_MANIFEST}: files have {n_docs:,} documents, the splits {n_sides:,}")

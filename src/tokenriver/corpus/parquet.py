@@ -10,7 +10,8 @@ import pyarrow as pa
 
 from tokenriver.batches import TextBatch
 from tokenriver.corpus.blocks import SPLIT_VALUES, DocumentBlock, Segment, Verdict, bad_split
-from tokenriver.errors import CorpusError
+from tokenriver.errors import CorpusError, StorageError
+from tokenriver.storage.reading import RemoteReader
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,12 +20,14 @@ if TYPE_CHECKING:
 
     from tokenriver.corpus.sources import Source, SourceOptions
 
-__all__ = ["cut_parquet", "parquet_columns", "parse_parquet"]
+__all__ = ["cut_parquet", "open_parquet", "parquet_columns", "parse_parquet"]
+
+_STORE_FAILURES = (StorageError, FileNotFoundError, PermissionError)
 
 
 def parquet_columns(source: Source) -> list[str]:
     """Names of a file's columns."""
-    with _open(source) as file:
+    with open_parquet(source) as file:
         return list(file.schema_arrow.names)
 
 
@@ -39,7 +42,7 @@ def cut_parquet(
 
 
 def _cut_rows(source: Source, index: int, options: SourceOptions, start: int, block_bytes: int) -> Iterator[Segment]:
-    with _open(source) as file:
+    with open_parquet(source) as file:
         columns = _check_columns(source, file.schema_arrow, options)
         group_begin = 0
         for group in range(file.num_row_groups):
@@ -99,17 +102,22 @@ def _cut_group(
                 yield Segment(index, source, max(row, start), end, part)
             row = end
     except (pa.ArrowException, OSError) as error:
+        if isinstance(error, _STORE_FAILURES) and source.remote is not None:
+            raise
         raise CorpusError(
             f"{source}: row group {group} is damaged near row {row:,} ({error}); fetch it again"
         ) from error
 
 
-def _open(source: Source) -> Any:
+def open_parquet(source: Source) -> Any:
+    """The open file. CorpusError when it is no Parquet file; what a store behind a URL raises, as it is."""
     import pyarrow.parquet as pq
 
     try:
-        return pq.ParquetFile(source.path)
+        return pq.ParquetFile(source.path if source.remote is None else RemoteReader(source.remote))
     except (pa.ArrowException, OSError) as error:
+        if isinstance(error, _STORE_FAILURES) and source.remote is not None:
+            raise
         raise CorpusError(
             f"{source}: not a whole Parquet file ({str(error).splitlines()[0]}); fetch or write it again"
         ) from error

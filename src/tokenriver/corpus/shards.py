@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections import Counter, deque
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
-from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 import numpy as np
@@ -29,10 +29,13 @@ from tokenriver.corpus.sources import Source, SourceOptions, split_by_file
 from tokenriver.corpus.splits import SplitRule, first_docs_split, hash_split
 from tokenriver.corpus.writers import CORPUS_FORMATS, CorpusFormat, ShardFile, fitting, open_shard_file
 from tokenriver.errors import CorpusError, FormatError, UsageError
-from tokenriver.files import PART_SUFFIX, fsync_directory, sha256_file
+from tokenriver.files import PART_SUFFIX, file_exists, fsync_directory, sha256_file
+from tokenriver.storage.directory import RemoteDirectory, staging_directory
+from tokenriver.storage.paths import is_remote, last_name, to_path
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
@@ -67,6 +70,7 @@ def write_corpus(
     workers: int | None = None,
     block_bytes: int = BLOCK_BYTES,
     overwrite: bool = False,
+    staging: str | os.PathLike[str] | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> CorpusSummary:
     """Write the documents of the inputs as corpus shards with their manifest.
@@ -78,10 +82,12 @@ def write_corpus(
     the records have that field, else hash:0.01. `progress(input_bytes, n_docs)` gets the totals so far as work goes on.
 
     Raises UsageError for an `out` that holds a finished corpus (unless `overwrite`), CorpusError for inputs that
-    give no document; what was there before stays until the new corpus is whole.
+    give no document; what was there before stays until the new corpus is whole. Behind a URL, where nothing can be
+    renamed, it is gone from the first new shard on; each shard is made in `staging` (storage/directory.py) and
+    uploaded when it is whole, the manifest last.
     """
     _check_words(format, shard_bytes, workers)
-    target = Path(out)
+    target = to_path(out)
     _check_target(target, overwrite)
     options = options or SourceOptions()
     sources = find_sources(inputs, options)
@@ -92,11 +98,13 @@ def write_corpus(
     options = replace(
         options, id_field=options.id_field or "id", split_field=rule.column if rule.kind == "column" else None
     )
-    made = not target.exists()
-    target.mkdir(parents=True, exist_ok=True)
+    remote = RemoteDirectory.for_writing(str(target)) if is_remote(target) else None
+    folder = target if remote is None else staging_directory(remote.url, staging)
+    made = not folder.exists()
+    folder.mkdir(parents=True, exist_ok=True)
     reading = _Reading(sources)
     threads = workers or os.cpu_count() or 1
-    job = _Job(target, format, sources, shard_bytes)
+    job = _Job(folder, format, sources, shard_bytes, remote=remote)
     try:
         with ThreadPoolExecutor(threads, "tokenriver-corpus") as pool:
             raws = read_blocks(sources, options, block_bytes=block_bytes, on_raw=reading.tap)
@@ -104,12 +112,15 @@ def write_corpus(
                 job.add(block, sides if sides is not None else _first_sides(rule, job.n_docs, len(block)))
                 if progress is not None:
                     progress(reading.n_bytes, job.n_docs)
-        manifest = job.finish(name if name is not None else target.resolve().name, version)
+        if name is None:
+            name = target.resolve().name if remote is None else last_name(remote.url)
+        manifest = job.finish(name, version)
     except BaseException:
         job.discard()
-        if made and not any(target.iterdir()):
-            target.rmdir()
         raise
+    finally:
+        if (made or remote is not None) and not any(folder.iterdir()):
+            folder.rmdir()
     return CorpusSummary(target, manifest, job.text_bytes, dict(job.skipped))
 
 
@@ -123,9 +134,9 @@ def _check_words(shard_format: str, shard_bytes: int, workers: int | None) -> No
 
 
 def _check_target(target: Path, overwrite: bool) -> None:
-    if target.exists() and not target.is_dir():
+    if not is_remote(target) and target.exists() and not target.is_dir():
         raise UsageError(f"{target}: not a directory; name one with --out")
-    if not (target / CORPUS_MANIFEST).exists():
+    if not file_exists(target / CORPUS_MANIFEST):
         return
     try:
         ours = is_corpus(target)
@@ -141,11 +152,13 @@ def _check_target(target: Path, overwrite: bool) -> None:
 
 def _check_not_inside(sources: Sequence[Source], target: Path) -> None:
     for source in sources:
-        if (
-            source.stream is None
-            and source.path.resolve().parent == target.resolve()
-            and SHARD_NAME.fullmatch(source.path.name)
-        ):
+        if source.stream is not None or (source.remote is not None) != is_remote(target):
+            continue
+        if source.remote is not None:
+            inside = source.remote.url.rpartition("/")[0] == str(target).rstrip("/")
+        else:
+            inside = source.path.resolve().parent == target.resolve()
+        if inside and SHARD_NAME.fullmatch(source.file.rpartition("/")[2]):
             raise UsageError(f"{source}: an input inside --out would be replaced by the corpus; choose another --out")
 
 
@@ -196,10 +209,22 @@ class _Reading:
 
 
 class _Job:
-    """The shards of one corpus while it is written; nothing has its final name before `finish`."""
+    """The shards of one corpus while it is written; nothing has its final name before `finish`.
 
-    def __init__(self, target: Path, shard_format: CorpusFormat, sources: Sequence[Source], shard_bytes: int) -> None:
+    With `remote`, `target` is the staging directory, and each shard has its final name there once it is whole.
+    """
+
+    def __init__(
+        self,
+        target: Path,
+        shard_format: CorpusFormat,
+        sources: Sequence[Source],
+        shard_bytes: int,
+        *,
+        remote: RemoteDirectory | None,
+    ) -> None:
         self._target = target
+        self._remote = remote
         self._format = shard_format
         self._sources = sources
         self._shard_bytes = shard_bytes
@@ -260,7 +285,13 @@ class _Job:
         self._file.close()
         path = self._path()
         part = path.with_name(path.name + PART_SUFFIX)
-        self._files.append(CorpusFile(path.name, self._shard_docs, part.stat().st_size, sha256_file(part)))
+        file = CorpusFile(path.name, self._shard_docs, part.stat().st_size, sha256_file(part))
+        if self._remote is not None:
+            if not self._files:  # from now on the old corpus, if there is one, is not whole any more
+                self._remote.remove([CORPUS_MANIFEST])
+            self._remote.put(part, path.name)
+            part.unlink()
+        self._files.append(file)
         self._shard, self._file = None, None
         self._shard_docs = self._shard_text = 0
 
@@ -270,16 +301,20 @@ class _Job:
             left_out = ", ".join(f"{kind} {n:,}" for kind, n in sorted(self.skipped.items())) or "no records at all"
             raise CorpusError(f"the inputs give no document ({left_out}); nothing was written")
         self._close()
-        (self._target / CORPUS_MANIFEST).unlink(missing_ok=True)
         fresh = {file.name for file in self._files}
+        sides = {"train": self.n_docs - self._n_val, "val": self._n_val}
+        manifest = CorpusManifest(name, version, self._files, sides)
+        if self._remote is not None:
+            self._remote.remove(one for one in self._remote.list() if SHARD_NAME.fullmatch(one) and one not in fresh)
+            write_corpus_manifest(to_path(self._remote.url_of(CORPUS_MANIFEST)), manifest)
+            return manifest
+        (self._target / CORPUS_MANIFEST).unlink(missing_ok=True)
         for path in corpus_shard_files(self._target):
             if path.name.removesuffix(PART_SUFFIX) not in fresh:
                 path.unlink()
         for file in self._files:
             (self._target / (file.name + PART_SUFFIX)).replace(self._target / file.name)
         fsync_directory(self._target)
-        sides = {"train": self.n_docs - self._n_val, "val": self._n_val}
-        manifest = CorpusManifest(name, version, self._files, sides)
         write_corpus_manifest(self._target / CORPUS_MANIFEST, manifest)
         return manifest
 
@@ -290,3 +325,6 @@ class _Job:
         for path in corpus_shard_files(self._target):
             if path.name.endswith(PART_SUFFIX):
                 path.unlink()
+        if self._remote is not None:
+            with suppress(OSError):  # what stopped the corpus is what the user must hear; no manifest names these
+                self._remote.remove(file.name for file in self._files)

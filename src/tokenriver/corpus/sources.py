@@ -18,9 +18,12 @@ from typing import IO, TYPE_CHECKING, Literal
 from tokenriver.corpus.manifest import CORPUS_MANIFEST, is_corpus, read_corpus_manifest
 from tokenriver.corpus.splits import TRAIN, VAL
 from tokenriver.errors import CorpusError, IntegrityError, ResumeError, UsageError
+from tokenriver.storage.paths import is_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from tokenriver.storage.objects import RemoteFile
 
 __all__ = [
     "KINDS",
@@ -30,7 +33,9 @@ __all__ = [
     "Source",
     "SourceOptions",
     "find_sources",
+    "holds_documents",
     "kind_of",
+    "require_kind",
     "split_by_file",
 ]
 
@@ -159,12 +164,12 @@ class Pushback:
 class Source:
     """One file (or standard input) that holds documents.
 
-    `file` is its path as it was found; `name` the path relative to the input that found it, with "/" (never
+    `file` is its path as it was found, or its URL; `name` the path relative to the input that found it, with "/" (never
     absolute); `n_bytes` the size of the file when it was found, None for standard input; `stream` only for that;
-    `sha256` what a corpus manifest says of the file. `pin`
-    names the content where it is known before the file is read ("sha256:…" or "git:…"). `side` (0 train, 1 val) is
-    that of all documents in it where files are split, and `shuffle_seed` puts the records of an array in the order of
-    Python's `random.Random(seed).shuffle`.
+    `remote` only for an object behind a URL; `sha256` what a corpus manifest says of the file. `pin` names the content
+    where it is known before the file is read ("sha256:…" or "git:…"). `side` (0 train, 1 val) is that of all documents
+    in it where files are split, and `shuffle_seed` puts the records of an array in the order of Python's
+    `random.Random(seed).shuffle`.
     """
 
     file: str
@@ -173,6 +178,7 @@ class Source:
     compression: Compression
     n_bytes: int | None
     stream: Pushback | None = None
+    remote: RemoteFile | None = None
     sha256: str | None = None
     pin: str | None = None
     side: int | None = None
@@ -184,7 +190,7 @@ class Source:
         return Path(self.file)
 
     def __str__(self) -> str:
-        return "<stdin>" if self.stream is not None else self.file
+        return "<stdin>" if self.stream is not None else self.file if self.remote is None else str(self.remote)
 
 
 def find_sources(inputs: Sequence[str | os.PathLike[str]], options: SourceOptions | None = None) -> list[Source]:
@@ -192,9 +198,9 @@ def find_sources(inputs: Sequence[str | os.PathLike[str]], options: SourceOption
 
     An input is a file, a directory (searched through; names that begin with "." or "_", the records of builds and
     files of other kinds are passed over; sorted by relative path), a corpus directory (the files of its manifest,
-    sizes checked), a glob (sorted by path) or "-" (JSONL on standard input). Raises CorpusError for an input that is
-    missing, of an unknown kind, or matches nothing, IntegrityError for a corpus whose files are missing or of another
-    size.
+    sizes checked), a glob (sorted by path), a URL of any of these, or "-" (JSONL on standard input). Raises
+    CorpusError for an input that is missing, of an unknown kind, or matches nothing, IntegrityError for a corpus whose
+    files are missing or of another size.
     """
     if not inputs:
         raise CorpusError("no input given: name files, directories or globs, or - for JSONL on standard input")
@@ -236,15 +242,20 @@ def _find(word: str) -> Iterator[Source]:
     if word == STDIN:
         yield Source(STDIN, STDIN, "jsonl", "", None, Pushback(sys.stdin.buffer))
         return
-    path = Path(word)
+    if is_url(word):
+        from tokenriver.corpus.remote import find_remote
+
+        yield from find_remote(word)
+        return
+    path = Path(word.removeprefix("file://"))
     if path.is_dir():
         yield from _corpus_files(path) if is_corpus(path) else _directory_files(path)
     elif path.is_file():
-        yield _source(word, path.name)
+        yield _source(str(path) if word.startswith("file://") else word, path.name)
     elif path.exists():
         raise CorpusError(f"{path}: not a regular file; to read JSONL from a pipe, give - and redirect it")
     elif glob.has_magic(word):
-        yield from _glob_files(word)
+        yield from _glob_files(word.removeprefix("file://"))
     else:
         raise CorpusError(f"{path}: no such file or directory; check the path (inputs are relative to {Path.cwd()})")
 
@@ -257,14 +268,21 @@ def _kind_of(name: str) -> tuple[Kind, Compression] | None:
     return KINDS.get(lower[dot:]) if dot >= 0 else None
 
 
-def _holds_documents(name: str) -> bool:
+def require_kind(name: str, shown: str) -> tuple[Kind, Compression]:
+    """What a file of this name holds and how it is compressed; CorpusError for a name that no document source has."""
+    kind = _kind_of(name)
+    if kind is None:
+        raise CorpusError(f"{shown}: unknown kind of file; expected a name ending in {', '.join(KINDS)}")
+    return kind
+
+
+def holds_documents(name: str) -> bool:
+    """Whether a file found in a directory is read, by its name."""
     return _kind_of(name) is not None and not name.endswith(_RECORDS)
 
 
 def _source(file: str, name: str) -> Source:
-    kind = _kind_of(file)
-    if kind is None:
-        raise CorpusError(f"{file}: unknown kind of file; expected a name ending in {', '.join(KINDS)}")
+    kind = require_kind(file, file)
     try:
         facts = os.stat(file)  # noqa: PTH116 (a Path each costs as much as all the rest, with ten thousand files)
     except OSError as error:
@@ -279,7 +297,7 @@ def _directory_files(directory: Path) -> Iterator[Source]:
     for folder, subfolders, files in os.walk(directory, onerror=_raise):
         subfolders[:] = [name for name in subfolders if not name.startswith((".", "_"))]
         parts = Path(folder).relative_to(directory).parts
-        found += [(*parts, name) for name in files if not name.startswith((".", "_")) and _holds_documents(name)]
+        found += [(*parts, name) for name in files if not name.startswith((".", "_")) and holds_documents(name)]
     if not found:
         raise CorpusError(f"{directory}: no documents in this directory; expected files ending in {', '.join(KINDS)}")
     root = str(directory)
@@ -294,7 +312,7 @@ def _raise(error: OSError) -> None:
 def _glob_files(pattern: str) -> Iterator[Source]:
     matches = [Path(match) for match in glob.iglob(pattern, recursive=True)]  # noqa: PTH207
     files = sorted(
-        (path for path in matches if path.is_file() and _holds_documents(path.name)), key=lambda path: path.parts
+        (path for path in matches if path.is_file() and holds_documents(path.name)), key=lambda path: path.parts
     )
     if not files:
         what = f"{len(matches)} matches, none of them a file of a known kind" if matches else "nothing"

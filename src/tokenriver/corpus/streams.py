@@ -55,6 +55,8 @@ def read_small(source: Source, on_raw: Callable[[bytes], None] | None) -> bytes:
 
     What `read_chunks` does through three generators, in a third of the time: it counts with ten thousand files.
     """
+    if source.remote is not None:
+        return b"".join(_raw_chunks(source, READ_BYTES, on_raw))
     try:
         handle = os.open(source.file, os.O_RDONLY | getattr(os, "O_BINARY", 0))
         try:
@@ -185,6 +187,10 @@ def _raw_chunks(
             if on_raw is not None:
                 on_raw(chunk)
             yield chunk
+    elif source.remote is not None:
+        from tokenriver.corpus.remote import remote_chunks
+
+        yield from remote_chunks(source.remote, read_bytes, on_raw, start)
     else:
         yield from _file_chunks(source, read_bytes, on_raw, start)
     if on_raw is not None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import mmap
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,9 +15,12 @@ import numpy as np
 from tokenriver.errors import FormatError, UsageError
 from tokenriver.evals.examples import Completion, EvalExample, Places
 from tokenriver.evals.parse import DELIMITER, HEADER_BYTES, N_COMPLETIONS_V1, flat_runs, parse_v1, parse_v2
+from tokenriver.files import open_binary
+from tokenriver.storage.paths import is_remote, to_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
@@ -147,16 +149,16 @@ class EvalFile:
 
 
 def open_eval_file(path: str | os.PathLike[str], *, check: bool = True) -> EvalFile:
-    """Map an evaluation file, version 1 or 2.
+    """Map an evaluation file, version 1 or 2; behind a URL it is fetched into memory.
 
     With `check` (the default) every example is looked at once;
     without, only the header and, in version 2, the ends of the index, so that opening costs the same for any size.
     Raises FormatError naming file, example and byte, or OSError when it cannot be read.
     """
-    path = Path(path)
-    with open(path, "rb", buffering=0) as file:
-        size = os.fstat(file.fileno()).st_size
-        raw = file.read(HEADER_BYTES)
+    path = to_path(path)
+    with open_binary(path) as file:
+        raw = file.read(HEADER_BYTES) or b""
+        size = file.seek(0, os.SEEK_END)
         if len(raw) < HEADER_BYTES:
             raise FormatError(f"{path}: {size:,} bytes; an evaluation file has a header of {HEADER_BYTES:,}")
         header = np.frombuffer(raw, "<i4")
@@ -165,7 +167,9 @@ def open_eval_file(path: str | os.PathLike[str], *, check: bool = True) -> EvalF
         version = int(header[1])
         if version not in (1, 2):
             raise FormatError(f"{path}: version {version} at byte 4; expected 1 or 2")
-        opened = EvalFile(path, version, header, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        file.seek(0)
+        body = (file.read() or b"") if is_remote(path) else mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        opened = EvalFile(path, version, header, body)
     if check:
         opened.check()
     return opened

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import tokenriver
@@ -15,9 +14,11 @@ from tokenriver.evals.sources import Located, read_task
 from tokenriver.evals.tasks import BadRecordError, Question, Rendering
 from tokenriver.evals.write import choose_version, write_eval_file
 from tokenriver.files import atomic_write, sha256_file
+from tokenriver.storage.paths import to_path
 
 if TYPE_CHECKING:
     import os
+    from pathlib import Path
 
     from tokenriver.evals.examples import EvalExample
     from tokenriver.tokenizers.base import Tokenizer
@@ -66,9 +67,9 @@ def make_eval_file(
         raise UsageError(f"on_bad_record is {on_bad_record!r}; choose error or skip")
     if version not in ("auto", 1, 2):
         raise UsageError(f"evaluation file version {version!r} is unknown; choose auto, 1 or 2")
-    out = Path(out)
+    out = to_path(out)
     skipped: Counter[str] = Counter()
-    located, inputs = read_task(task, Path(source), rendering=rendering, shots=shots)
+    located, inputs = read_task(task, to_path(source), rendering=rendering, shots=shots)
     wheres, questions = _questions(located, skipped, on_bad_record)
     encoded = encode_questions(questions, tokenizer, boundary=boundary, shared_context=version == 1)
     examples: list[EvalExample] = []

@@ -12,6 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from tokenriver.errors import CorpusError, MissingDependencyError, UsageError
 from tokenriver.evals.tasks import TASKS, BadRecordError, Question, Rendering, mmlu_question, render
+from tokenriver.files import file_exists, open_binary
+from tokenriver.storage.objects import below
+from tokenriver.storage.paths import is_remote
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,7 +64,8 @@ def read_task(
 def _read(path: Path, inputs: list[EvalInput]) -> str:
     """A file's text, decompressed; it is noted with the checksum of its bytes as stored."""
     try:
-        raw = path.read_bytes()
+        with open_binary(path) as file:
+            raw = file.read() or b""
     except FileNotFoundError:
         raise CorpusError(f"{path}: no such file; give the task's own published file") from None
     inputs.append(EvalInput(path.name, len(raw), hashlib.sha256(raw).hexdigest()))
@@ -125,18 +129,29 @@ def _labels_path(path: Path) -> Path:
 def _piqa_labels(path: Path, inputs: list[EvalInput]) -> list[str] | None:
     """PIQA publishes labels apart, one a line: valid.jsonl with valid-labels.lst."""
     labels = _labels_path(path)
-    return _read(labels, inputs).split() if labels.is_file() else None
+    return _read(labels, inputs).split() if file_exists(labels) else None
 
 
 def _mmlu_files(path: Path) -> list[Path]:
     """The .csv itself, or those of a folder (or of `test` in it) sorted by name."""
-    if path.is_file():
+    if is_remote(path):
+        files = _remote_csv_files(path)
+    elif path.is_file():
         return [path]
-    folder = path / "test" if (path / "test").is_dir() else path
-    files = sorted(folder.glob("*.csv")) if folder.is_dir() else []
+    else:
+        folder = path / "test" if (path / "test").is_dir() else path
+        files = sorted(folder.glob("*.csv")) if folder.is_dir() else []
     if not files:
         raise CorpusError(f"{path}: no .csv files there or in its folder test; give MMLU's data folder or one .csv")
     return files
+
+
+def _remote_csv_files(path: Path) -> list[Path]:
+    if file_exists(path):
+        return [path]
+    there = [name for name in below(str(path)) if name.endswith(".csv")]
+    wanted = [n for n in there if n.startswith("test/") and n.count("/") == 1] or [n for n in there if "/" not in n]
+    return [path / name for name in wanted]
 
 
 def _mmlu(files: list[Path], rendering: Rendering, shots: int, inputs: list[EvalInput]) -> Iterator[Located]:
@@ -156,7 +171,7 @@ def _mmlu(files: list[Path], rendering: Rendering, shots: int, inputs: list[Eval
 
 def _shots(file: Path, stem: str, shots: int, inputs: list[EvalInput]) -> list[list[str]]:
     dev = file.parent.parent / "dev" / f"{stem}_dev.csv"
-    if not dev.is_file():
+    if not file_exists(dev):
         raise CorpusError(f"{dev}: missing; examples before a question are taken from the subject's dev file")
     rows = [cells for _, cells in _rows(dev, inputs)]
     if len(rows) < shots or any(len(row) != 6 for row in rows[:shots]):

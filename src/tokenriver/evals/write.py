@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -12,6 +11,7 @@ from tokenriver.evals.examples import UNKNOWN_LENGTH, EvalExample
 from tokenriver.evals.file import MAGIC
 from tokenriver.evals.parse import DELIMITER, HEADER_BYTES, N_COMPLETIONS_V1
 from tokenriver.files import atomic_write
+from tokenriver.storage.paths import to_path
 
 if TYPE_CHECKING:
     import os
@@ -63,7 +63,7 @@ def write_eval_file(
 ) -> None:
     """Write `render_eval_file` whole or not at all."""
     rendered = render_eval_file(examples, version=version, vocab_size=vocab_size, allow_empty=allow_empty)
-    with atomic_write(Path(path)) as file:
+    with atomic_write(to_path(path)) as file:
         file.write(rendered)
 
 

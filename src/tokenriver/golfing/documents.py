@@ -9,12 +9,15 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tokenriver.errors import CorpusError, IntegrityError, UsageError
-from tokenriver.files import PART_SUFFIX
+from tokenriver.files import PART_SUFFIX, atomic_write
 from tokenriver.hub.crew import fetch_files
 from tokenriver.hub.names import below
 from tokenriver.hub.repository import open_repository
 from tokenriver.hub.transfer import FetchJob
 from tokenriver.shards.golf_manifest import GOLF_DOCS, GOLF_SIDECAR, GolfSidecar, read_golf_sidecar
+from tokenriver.storage.objects import find_object
+from tokenriver.storage.paths import is_remote, shown
+from tokenriver.storage.reading import read_from
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -41,6 +44,8 @@ class Documents:
 
 def place_documents(docs: Path, root: Path) -> Path:
     """Bring the documents and their sidecar below the root (a hard link, else a copy); the path there."""
+    if is_remote(docs):
+        return _fetch_objects(docs, root)
     if not docs.is_file():
         raise CorpusError(f"{docs}: no such file; give the documents file (docs_selected.jsonl) with --docs")
     if docs.suffix != ".jsonl":
@@ -50,6 +55,25 @@ def place_documents(docs: Path, root: Path) -> Path:
     for source, target in ((docs, root / GOLF_DOCS), (sidecar, root / GOLF_SIDECAR)):
         if source.exists() and not (target.exists() and target.samefile(source)):
             _link_or_copy(source, target)
+    return root / GOLF_DOCS
+
+
+def _fetch_objects(docs: Path, root: Path) -> Path:
+    """The documents and their sidecar from behind a URL, below the root, unless they are there already.
+
+    The sidecar's checksum is compared afterwards, whichever they are.
+    """
+    root.mkdir(parents=True, exist_ok=True)
+    for url, target in ((str(docs), root / GOLF_DOCS), (str(docs.with_name(GOLF_SIDECAR)), root / GOLF_SIDECAR)):
+        found = find_object(url)
+        if found is None and target.name == GOLF_DOCS:
+            raise CorpusError(
+                f"{shown(url)}: no such object; give the documents file (docs_selected.jsonl) with --docs"
+            )
+        if found is not None and not (target.exists() and target.stat().st_size == found.n_bytes):
+            with atomic_write(target) as file:
+                for chunk in read_from(found):
+                    file.write(chunk)
     return root / GOLF_DOCS
 
 

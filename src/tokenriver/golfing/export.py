@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import time
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tokenriver.building.build import build
 from tokenriver.errors import IntegrityError, UsageError
-from tokenriver.files import atomic_write
+from tokenriver.files import atomic_write, file_exists, remove_file
 from tokenriver.golfing.documents import Documents, check_documents, fetch_documents, place_documents
 from tokenriver.golfing.specs import TokenizerSpec, read_specs, recommended_bigrams
 from tokenriver.golfing.vocabularies import TRAINED, end_of_text, make_vocabulary, manifest_entry
@@ -24,10 +24,14 @@ from tokenriver.shards.golf_manifest import GOLF_MANIFEST, GOLF_SIDECAR
 from tokenriver.shards.layouts import BUILD_RECORD, GOLF_NAME
 from tokenriver.shards.reader import read_header
 from tokenriver.shards.record import BuildRecord, read_record
+from tokenriver.storage.directory import RemoteDirectory, staging_directory
+from tokenriver.storage.paths import is_remote, to_path
+from tokenriver.storage.uploading import upload_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from contextlib import AbstractContextManager
+    from pathlib import Path
 
     from tokenriver.building.progress import ProgressSink
     from tokenriver.golfing.fetch import GolfSource
@@ -80,9 +84,10 @@ def _workers(given: int | None, environment: Mapping[str, str]) -> int | None:
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """What is the same for every data set of one export."""
+    """What is the same for every data set of one export. Behind a URL (`out`), `root` is its staging directory."""
 
     root: Path
+    out: Path
     documents: Documents
     chunk_tokens: int
     append_eos: bool
@@ -117,21 +122,26 @@ def export_golf(
     progress of one data set. The bytes depend on neither workers, backend nor interruptions.
     """
     started = time.perf_counter()
-    root = Path(output_root)
+    out = to_path(output_root)
+    root = staging_directory(RemoteDirectory.for_writing(str(out)).url) if is_remote(out) else out
     specs = read_specs(
-        Path(tokenizer_config), root=root, reuse=reuse_sp_models, train_docs=tokenizer_train_docs, skip_byte=skip_byte
+        to_path(tokenizer_config),
+        root=root,
+        reuse=reuse_sp_models,
+        train_docs=tokenizer_train_docs,
+        skip_byte=skip_byte,
     )
     if docs is None and source is None:
         raise UsageError("give the documents with --docs, or the repository that holds them with --repo-id")
     if docs is not None:
-        path = place_documents(Path(docs), root)
+        path = place_documents(to_path(docs), root)
     else:
         assert source is not None
         path = fetch_documents(source, root, progress=transfer)
     documents = check_documents(path, num_val_docs=num_val_docs)
     if on_docs is not None:
         on_docs(documents)
-    plan = _Plan(root, documents, chunk_tokens, append_eos, backend, _workers(workers, os.environ), verify_sample)
+    plan = _Plan(root, out, documents, chunk_tokens, append_eos, backend, _workers(workers, os.environ), verify_sample)
     tokenizers, datasets, kept, text_bytes = [], [], [], 0
     for spec in specs:
         tokenizer = make_vocabulary(spec, documents, root, backend=backend)
@@ -143,12 +153,16 @@ def export_golf(
         else:
             text_bytes += sum(split.text_bytes for split in record.splits.values())
     manifest = _manifest(plan, specs, source, tokenizers, datasets)
-    with atomic_write(root / GOLF_MANIFEST) as file:
+    if is_remote(out):
+        _upload_rest(root, out)
+    with atomic_write(out / GOLF_MANIFEST) as file:
         file.write((json.dumps(manifest, indent=2) + "\n").encode())
     (root / "tokenizers" / TRAINED).unlink(missing_ok=True)
+    if is_remote(out):
+        shutil.rmtree(root)
     return GolfExported(
-        root=root,
-        manifest=root / GOLF_MANIFEST,
+        root=out,
+        manifest=out / GOLF_MANIFEST,
         docs_sha256=documents.sha256,
         num_docs=documents.n_docs,
         num_val_docs=documents.n_val,
@@ -160,6 +174,14 @@ def export_golf(
     )
 
 
+def _upload_rest(root: Path, out: Path) -> None:
+    """The documents, their sidecar and the tokenizers' files; the data sets are behind the URL already."""
+    for path in sorted(root.rglob("*")):
+        name = path.relative_to(root).as_posix()
+        if path.is_file() and path.name != TRAINED and not name.startswith("datasets/"):
+            upload_whole(path, f"{str(out).rstrip('/')}/{name}")
+
+
 def _data_set(
     plan: _Plan,
     spec: TokenizerSpec,
@@ -167,16 +189,16 @@ def _data_set(
     stage: Callable[[str, int], AbstractContextManager[ProgressSink | None]] | None,
 ) -> tuple[BuildRecord, bool]:
     """Build one data set, or find it finished; its record, and whether it was there."""
-    out = plan.root / "datasets" / spec.dataset
+    out = plan.out / "datasets" / spec.dataset
     path = out / (GOLF_NAME + BUILD_RECORD)
     end_id = end_of_text(spec, plan.root) if plan.append_eos else None
     if end_id is not None and end_id < 0:
         raise UsageError(f"--append-eos: {spec.name} has no end-of-text id")
-    if path.exists():
+    if file_exists(path):
         record = read_record(path)
         _refuse_other(record, path, plan, tokenizer, end_id)
         return record, True
-    (plan.root / GOLF_MANIFEST).unlink(missing_ok=True)
+    remove_file(plan.out / GOLF_MANIFEST)
     progress = nullcontext() if stage is None else stage(spec.dataset, plan.documents.path.stat().st_size)
     with progress as sink:
         summary = build(

@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tokenriver.errors import HubError, IntegrityError, UsageError
@@ -27,9 +26,11 @@ from tokenriver.shards.golf_manifest import (
 )
 from tokenriver.shards.layouts import BUILD_RECORD, CORPUS_RECORD, GOLF_NAME
 from tokenriver.shards.reader import read_header
+from tokenriver.storage.paths import local_path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from tokenriver.hub.transfer import TransferSink
     from tokenriver.shards.golf_manifest import GolfDataset
@@ -162,7 +163,7 @@ def fetch_golf(
     file that stays wrong, a name that leads out of `root`), FormatError (a manifest or shard that is none).
     """
     source = GolfSource.chosen(repo_id, remote_root, revision=revision)
-    folder = Path(root)
+    folder = local_path(root, what="--root")
     repository = open_repository(source.repo_id, revision=source.revision)
     manifest_job = _job(repository, source, folder, GOLF_MANIFEST)
     fetched = fetch_files(repository, [manifest_job], progress=progress)
@@ -255,7 +256,7 @@ def check_golf(
     """Ask the server for every file that the manifest lists, all variants, without fetching any but the manifest."""
     source = GolfSource.chosen(repo_id, remote_root, revision=revision)
     repository = open_repository(source.repo_id, revision=source.revision)
-    job = _job(repository, source, Path(root), GOLF_MANIFEST)
+    job = _job(repository, source, local_path(root, what="--root"), GOLF_MANIFEST)
     fetch_files(repository, [job])
     manifest = read_golf_manifest(job.path)
     names: dict[str, None] = {}

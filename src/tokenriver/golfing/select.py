@@ -13,7 +13,6 @@ from collections import Counter
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from itertools import accumulate, pairwise
-from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 import msgspec
@@ -24,14 +23,17 @@ from tokenriver.corpus.documents import SourceOptions, find_sources, parse_block
 from tokenriver.corpus.inputs import InputFacts, InputHasher
 from tokenriver.corpus.splits import mix64
 from tokenriver.errors import IntegrityError, UsageError
-from tokenriver.files import atomic_write
+from tokenriver.files import atomic_write, file_exists, remove_file
 from tokenriver.golfing.documents import DEFAULT_VAL_DOCS
 from tokenriver.shards.golf_manifest import GOLF_DOCS, GOLF_SIDECAR
 from tokenriver.shards.manifest import render_json
+from tokenriver.storage.directory import staging_directory
+from tokenriver.storage.paths import is_remote, to_path
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Iterator, Sequence
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
@@ -121,23 +123,26 @@ def select_golf(
     sources = find_sources([inputs] if isinstance(inputs, str) else inputs, options)
     if any(source.stream is not None for source in sources):
         raise UsageError("the inputs are read twice, so standard input (-) cannot be one of them; give a file")
-    folder = Path(out)
-    if (folder / GOLF_SIDECAR).exists() and not overwrite:
+    folder = to_path(out)
+    if file_exists(folder / GOLF_SIDECAR) and not overwrite:
         raise IntegrityError(f"{folder}: holds a selection already ({GOLF_SIDECAR}); --overwrite replaces it")
     reader = _Reader(sources, options, workers or default_workers(), block_bytes, progress)
     counts, facts = reader.count()
     n_documents = sum(counts)
     if docs > n_documents:
         raise UsageError(f"--docs is {docs:,}, but the inputs hold {n_documents:,} documents")
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / GOLF_SIDECAR).unlink(missing_ok=True)
+    room = staging_directory(str(folder)) if is_remote(folder) else folder
+    room.mkdir(parents=True, exist_ok=True)
+    remove_file(folder / GOLF_SIDECAR)
     chosen_bytes = sum(s.n_bytes or 0 for s in sources) * docs // n_documents
     n_buckets = min(_MOST_BUCKETS, chosen_bytes // bucket_bytes + 1)
-    with _buckets(folder, n_buckets) as buckets:
+    with _buckets(room, n_buckets) as buckets:
         reader.deal_out(counts, seed, threshold_key(seed, docs, n_documents), buckets)
         sha256, n_bytes, n_written = _join(buckets, folder / GOLF_DOCS)
     if n_written != docs:
         raise IntegrityError(f"{folder / GOLF_DOCS}: {n_written:,} documents instead of {docs:,}: the inputs changed")
+    if room is not folder and not any(room.iterdir()):
+        room.rmdir()
     sidecar = {
         "num_docs": docs,
         "docs_val": n_val,

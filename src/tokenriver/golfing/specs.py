@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tokenriver.errors import FormatError, UsageError
 from tokenriver.shards.layouts import check_name
 from tokenriver.shards.manifest import decode_json, read_limited
+from tokenriver.storage.copies import local_copy
+from tokenriver.storage.paths import is_remote, to_path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
 __all__ = ["TokenizerSpec", "read_specs", "recommended_bigrams"]
 
@@ -69,7 +71,7 @@ def read_specs(
     relative to it. Raises FormatError naming the record, UsageError for a model that no record wants or that is not
     there.
     """
-    path = Path(path)
+    path = to_path(path)
     content: Any = decode_json(read_limited(path), object, path)
     records: Any = content
     if isinstance(content, dict):
@@ -113,7 +115,7 @@ def _spec(
         return TokenizerSpec(name, suffix, kind, vocab_size, given)
     model = models.get(vocab_size)
     if model is None and isinstance(named := record.get("reuse_model_path"), str):
-        model = folder / named
+        model = local_copy(str(folder / named)) if is_remote(folder) else folder / named
     if model is not None:
         if not model.is_file():
             raise UsageError(f"{model}: there is no such model to reuse for {name}")

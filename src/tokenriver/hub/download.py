@@ -7,7 +7,6 @@ folder for more than it holds.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tokenriver.errors import FormatError
@@ -19,10 +18,12 @@ from tokenriver.hub.repository import open_repository
 from tokenriver.hub.transfer import FetchJob, fetch_bytes, locked
 from tokenriver.shards.manifest import parse_manifest, read_limited
 from tokenriver.shards.record import parse_record
+from tokenriver.storage.paths import local_path
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Sequence
+    from pathlib import Path
 
     from tokenriver.hub.repository import Repository
     from tokenriver.hub.transfer import TransferSink
@@ -66,9 +67,10 @@ def download(
     gets its name when its SHA-256 is the manifest's. Raises HubError (not there, not reachable), IntegrityError (a file
     that stays wrong; a name that leads out of `out`), UsageError (more shards than there are).
     """
+    folder = local_path(out, what="--out")
     repository = open_repository(repo_id, revision=revision)
     plans = [
-        _Plan.of(repository, found, found.chosen(split, shards), Path(out)) for found in find_sets(repository, dataset)
+        _Plan.of(repository, found, found.chosen(split, shards), folder) for found in find_sets(repository, dataset)
     ]
     fetched = 0
     for plan in plans:

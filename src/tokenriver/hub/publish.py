@@ -16,6 +16,7 @@ from tokenriver.hub.local_sets import Upload, find_uploads
 from tokenriver.hub.repository import explained, open_repository
 from tokenriver.hub.transfer import fetch_bytes
 from tokenriver.shards.layouts import parse_shard_name
+from tokenriver.storage.paths import local_path
 
 if TYPE_CHECKING:
     import os
@@ -57,7 +58,7 @@ def publish(
     The build records go along without the paths of this machine. Raises IntegrityError for a data set that is
     unfinished or is not what its manifest says, HubError when the Hub refuses.
     """
-    upload = find_uploads(Path(directory))
+    upload = find_uploads(local_path(directory, what="the folder to publish,"))
     if dry_run:
         return PublishSummary(repo_id=repo_id, files=_sizes(upload), card=render_card(None, repo_id, upload.facts))
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi

@@ -23,7 +23,7 @@ from tokenriver.files import sha256_file
 from tokenriver.loader.fingerprint import Fingerprint
 from tokenriver.loader.listing import MANIFEST, TOKENS_NAME, choose_names, files_of_split, one_split, tokenizer_of
 from tokenriver.shards.header import HEADER_BYTES, ShardHeader, parse_header
-from tokenriver.storage import is_url
+from tokenriver.storage import is_url, to_path
 
 if TYPE_CHECKING:
     from tokenriver.cache.fetch import CachedSet
@@ -67,7 +67,7 @@ class ShardFile:
     @property
     def path(self) -> Path:
         """The file; made when it is asked for, since 10,000 of them take 0.1 s."""
-        return Path(self.file)
+        return Path(self.file) if self.origin is None else to_path(self.file)
 
     @property
     def n_tokens(self) -> int:

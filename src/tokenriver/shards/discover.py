@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from tokenriver.errors import FormatError
-from tokenriver.files import PART_SUFFIX
+from tokenriver.files import PART_SUFFIX, open_binary
 from tokenriver.shards.index import INDEX_SUFFIX
 from tokenriver.shards.layouts import (
     BUILD_RECORD,
@@ -26,6 +26,8 @@ from tokenriver.shards.layouts import (
 )
 from tokenriver.shards.manifest import ManifestFile, TokensManifest, parse_manifest, read_limited
 from tokenriver.shards.record import BuildRecord, read_record
+from tokenriver.storage.objects import below, find_object
+from tokenriver.storage.paths import is_remote
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -91,10 +93,36 @@ def find_data(paths: Iterable[Path]) -> Found:
     look = cache(_look_into)
     for path in paths:
         try:
-            found.add(_find_one(path, look))
+            found.add(_find_remote(path, look) if is_remote(path) else _find_one(path, look))
         except OSError as error:
-            found.findings.append(Finding(Path(error.filename or path), error.strerror or str(error)))
+            found.findings.append(_finding(path, error))
     return found
+
+
+def _find_remote(path: Path, look: Callable[[Path], Found]) -> Found:
+    """What a URL stands for: the object of that name, else what lies below it as a prefix."""
+    url = str(path)
+    if find_object(url) is not None:
+        return _find_file(path, look)
+    found = Found()
+    folders: dict[str, list[str]] = {}
+    for name in below(url):
+        folder, _, last = name.rpartition("/")
+        folders.setdefault(folder, []).append(last)
+    for folder in sorted(folders):
+        where = path / folder if folder else path
+        found.add(_look_into(where, folders[folder], skip_corpus=bool(folder)))
+    if not folders:
+        found.findings.append(Finding(path, "no such object or prefix"))
+    elif not found:
+        found.findings.append(Finding(path, "no token shards, manifests or build records here or below"))
+    return found
+
+
+def _names_in(directory: Path) -> list[str]:
+    if is_remote(directory):
+        return list(below(str(directory), deep=False))
+    return [entry.name for entry in os.scandir(directory) if entry.is_file()]
 
 
 def _find_one(path: Path, look: Callable[[Path], Found]) -> Found:
@@ -104,11 +132,15 @@ def _find_one(path: Path, look: Callable[[Path], Found]) -> Found:
         return Found(findings=[Finding(path, "no such file or directory")])
     if not path.is_file():
         return Found(findings=[Finding(path, "not a regular file")])
+    return _find_file(path, look)
+
+
+def _find_file(path: Path, look: Callable[[Path], Found]) -> Found:
     if path.name.endswith(PART_SUFFIX):
         return Found(findings=[Finding(path, "unfinished: a part that was never renamed")])
     if path.name.endswith(INDEX_SUFFIX):
         path = path.with_name(path.name.removesuffix(INDEX_SUFFIX))  # checked with its shard
-        if not path.is_file():
+        if (find_object(str(path)) is None) if is_remote(path) else not path.is_file():
             return Found(findings=[Finding(path, "missing: there is a document index of it")])
     if path.name.endswith((MANIFEST, BUILD_RECORD, CORPUS_RECORD, JOURNAL)):
         return look(path.parent)
@@ -129,16 +161,19 @@ def _walk(root: Path) -> Found:
     unreadable: list[OSError] = []
     for directory, children, _ in os.walk(root, onerror=unreadable.append):
         children.sort()
-        found.add(_look_into(Path(directory), skip_corpus=Path(directory) != root))
+        found.add(_look_into(Path(directory), _names_in(Path(directory)), skip_corpus=Path(directory) != root))
     found.findings += [Finding(Path(e.filename), e.strerror or str(e)) for e in unreadable]
     if not found:
         found.findings.append(Finding(root, "no token shards, manifests or build records here or below"))
     return found
 
 
-def _look_into(directory: Path, *, skip_corpus: bool = False) -> Found:
-    """The data sets, loose shards and name-level findings of one directory, without those below it."""
-    names = sorted(entry.name for entry in os.scandir(directory) if entry.is_file())
+def _look_into(directory: Path, names: list[str] | None = None, *, skip_corpus: bool = False) -> Found:
+    """The data sets, loose shards and name-level findings of one directory, without those below it.
+
+    `names` are those of its files where the caller has listed it.
+    """
+    names = sorted(_names_in(directory) if names is None else names)
     shards = [n for n in names if n.endswith(".bin")]
     found = Found()
     found.findings += [
@@ -181,8 +216,8 @@ def _look_into(directory: Path, *, skip_corpus: bool = False) -> Found:
 
 def _is_corpus(path: Path, *, surely: bool) -> bool:
     """Whether a manifest is that of a corpus: an artifacts root holds those too, and they are not checked here."""
-    with open(path, "rb") as file:
-        head = file.read(1 << 16)
+    with open_binary(path) as file:
+        head = file.read(1 << 16) or b""
     return b'"tokenizer_id"' not in head and (b'"n_bytes"' in head or not surely)
 
 
@@ -247,6 +282,8 @@ def _record_or_finding(found: Found, path: Path) -> BuildRecord | None:
 
 def _finding(path: Path, error: FormatError | OSError) -> Finding:
     text = error.strerror or str(error) if isinstance(error, OSError) else str(error)
+    if isinstance(error, OSError) and error.filename and not is_remote(path):
+        path = Path(error.filename)
     return Finding(path, text.removeprefix(f"{path}: "))
 
 

@@ -5,7 +5,7 @@ It names no hashes; sizes and counts come from the shards' headers, hashes from 
 
 from __future__ import annotations
 
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
@@ -13,9 +13,11 @@ import msgspec
 from tokenriver.errors import FormatError
 from tokenriver.shards.layouts import Split, shard_name
 from tokenriver.shards.manifest import decode_json, read_limited
+from tokenriver.storage.paths import to_path
 
 if TYPE_CHECKING:
     import os
+    from pathlib import Path
 
 __all__ = [
     "GOLF_DOCS",
@@ -126,14 +128,14 @@ class GolfSidecar(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_golf_sidecar(path: str | os.PathLike[str]) -> tuple[GolfSidecar, dict[str, Any]]:
     """Read a sidecar: what is known of it, and all of it. Raises FormatError when it is not one."""
-    path = Path(path)
+    path = to_path(path)
     raw = read_limited(path)
     return decode_json(raw, GolfSidecar, path), decode_json(raw, dict[str, Any], path)
 
 
 def read_golf_manifest(path: str | os.PathLike[str]) -> GolfManifest:
     """Read a `manifest.json`. Raises FormatError, naming the key, when it is not one, OSError when unreadable."""
-    path = Path(path)
+    path = to_path(path)
     return parse_golf_manifest(read_limited(path), path)
 
 

@@ -15,8 +15,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from tokenriver.errors import FormatError
-from tokenriver.files import atomic_write
+from tokenriver.files import atomic_write, open_binary
 from tokenriver.shards.header import HEADER_BYTES, ShardHeader, parse_header
+from tokenriver.storage.paths import is_remote
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -65,12 +66,13 @@ def find_ends(
     here of one that began in the shard before (goes on in the next). A shard without ids has none. Two threads by
     default. Raises FormatError when the file is no shard, OSError when it cannot be read.
     """
-    with open(path, "rb", buffering=0) as file:
-        header = parse_header(file.read(HEADER_BYTES), os.fstat(file.fileno()).st_size, path)
+    with open_binary(path) as file:
+        header = parse_header(file.read(HEADER_BYTES) or b"", file.seek(0, os.SEEK_END), path)
     if separator_id > np.iinfo(header.dtype).max:
         found = np.zeros(0, np.int64)
     else:
-        found = _positions(path, header, separator_id, threads or 2)
+        # Behind a URL one thread reads, in one stream that is fetched ahead.
+        found = _positions(path, header, separator_id, 1 if is_remote(path) else threads or 2)
     ends = found[found > 0] if position == "before" else found + 1
     if header.n_tokens and (not len(ends) or ends[-1] != header.n_tokens):
         ends = np.append(ends, header.n_tokens)
@@ -88,7 +90,7 @@ def _positions(path: Path, header: ShardHeader, wanted: int, threads: int) -> ND
         ids = np.empty(step, header.dtype)
         equal = np.empty(step, np.bool_)
         view, found = ids.data.cast("B"), []
-        with open(path, "rb", buffering=0) as file:
+        with open_binary(path) as file:
             file.seek(HEADER_BYTES + run[0] * header.dtype.itemsize)
             for start in range(run[0], run[1], step):
                 n = min(step, run[1] - start)
@@ -136,7 +138,9 @@ def read_index(path: Path, n_tokens: int) -> NDArray[np.int64]:
     Raises FormatError, with what is wrong and where, for anything but ascending ends of which the last is
     `n_tokens`; equal neighbours are an empty document.
     """
-    return parse_index(path.read_bytes(), path, n_tokens)
+    with open_binary(path) as file:
+        raw = file.read() or b""
+    return parse_index(raw, path, n_tokens)
 
 
 def parse_index(raw: bytes, path: Path | str, n_tokens: int) -> NDArray[np.int64]:

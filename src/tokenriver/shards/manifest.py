@@ -9,17 +9,18 @@ from __future__ import annotations
 import json
 import re
 from importlib import resources
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 import msgspec
 
 from tokenriver.errors import FormatError
-from tokenriver.files import atomic_write, human_bytes
-from tokenriver.shards.layouts import Split, parse_shard_name
+from tokenriver.files import atomic_write, human_bytes, open_binary
+from tokenriver.shards.layouts import MANIFEST, Split, parse_shard_name
+from tokenriver.storage.paths import is_remote, to_path
 
 if TYPE_CHECKING:
     import os
+    from pathlib import Path
 
 __all__ = [
     "ManifestFile",
@@ -72,15 +73,15 @@ class TokensManifest(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 def read_manifest(path: str | os.PathLike[str]) -> TokensManifest:
-    """Read and check `_MANIFEST.json` (or the one in a directory).
+    """Read and check `_MANIFEST.json` (or the one in a directory), also behind a URL.
 
     Raises FormatError, naming the key, for anything that the schema does not allow, a name that is not a plain
     `<split>-<nnnnn>.bin` (so none can lead out of the directory) or comes twice, a split that differs from the
     name's, a separator that is not below vocab_size; and OSError when the file cannot be read.
     """
-    path = Path(path)
-    if path.is_dir():
-        path = path / "_MANIFEST.json"
+    path = to_path(path)
+    if not path.name.endswith(".json") if is_remote(path) else path.is_dir():
+        path = path / MANIFEST
     return parse_manifest(read_limited(path), path)
 
 
@@ -107,7 +108,7 @@ def parse_manifest(raw: bytes, path: Path) -> TokensManifest:
 
 def write_manifest(path: str | os.PathLike[str], manifest: TokensManifest) -> None:
     """Write the manifest whole or not at all; the same manifest always gives the same bytes."""
-    path = Path(path)
+    path = to_path(path)
     raw = render_json(manifest)
     parse_manifest(raw, path)
     with atomic_write(path) as file:
@@ -121,8 +122,8 @@ def render_json(value: Any) -> bytes:
 
 def read_limited(path: Path) -> bytes:
     """The bytes of a small JSON file. Raises FormatError past 64 MiB, so a hostile file cannot fill the memory."""
-    with open(path, "rb") as file:
-        raw = file.read(MAX_JSON_BYTES + 1)
+    with open_binary(path) as file:
+        raw = file.read(MAX_JSON_BYTES + 1) or b""
     if len(raw) > MAX_JSON_BYTES:
         raise FormatError(f"{path}: over {human_bytes(MAX_JSON_BYTES)}; a manifest or record is far smaller")
     return raw

@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tokenriver.errors import FormatError
+from tokenriver.files import open_binary
 from tokenriver.shards.header import HEADER_BYTES, ShardHeader, Variant, parse_header
+from tokenriver.storage.paths import is_remote, to_path
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -54,23 +56,26 @@ def read_header(path: str | os.PathLike[str]) -> ShardHeader:
     Raises FormatError when the file is not a token shard or its size disagrees with the header, and OSError when
     it cannot be read.
     """
-    path = Path(path)
-    with open(path, "rb", buffering=0) as file:
-        return parse_header(file.read(HEADER_BYTES), os.fstat(file.fileno()).st_size, path)
+    path = to_path(path)
+    with open_binary(path) as file:
+        return parse_header(file.read(HEADER_BYTES) or b"", file.seek(0, os.SEEK_END), path)
 
 
 def open_shard(path: str | os.PathLike[str], *, check: bool = True) -> Shard:
     """Map a token shard: the ids as a read-only array that knows `n_tokens`, `vocab_size` and `variant`.
 
-    Every rule of docs/format.md is enforced. With `check` (the default) a shard that names its vocabulary is read
-    once to make sure that each id is below it (about 10 GB/s from memory); without, the header alone is checked.
-    Raises FormatError, or OSError when the file cannot be read.
+    Behind a URL it is fetched into memory whole. Every rule of docs/format.md is enforced. With `check` (the default) a
+    shard that names its vocabulary is read once to make sure that each id is below it (about 10 GB/s from memory);
+    without, the header alone is checked. Raises FormatError, or OSError when the file cannot be read.
     """
-    path = Path(path)
-    with open(path, "rb", buffering=0) as file:
-        header = parse_header(file.read(HEADER_BYTES), os.fstat(file.fileno()).st_size, path)
+    path = to_path(path)
+    with open_binary(path) as file:
+        header = parse_header(file.read(HEADER_BYTES) or b"", file.seek(0, os.SEEK_END), path)
         if header.n_tokens == 0:
             plain = np.zeros(0, header.dtype)
+        elif is_remote(path):
+            file.seek(HEADER_BYTES)
+            plain = np.frombuffer(file.read() or b"", header.dtype, header.n_tokens)
         else:
             mapped = mmap.mmap(file.fileno(), header.file_bytes, access=mmap.ACCESS_READ)
             plain = np.frombuffer(mapped, header.dtype, header.n_tokens, HEADER_BYTES)

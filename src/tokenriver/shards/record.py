@@ -15,6 +15,7 @@ from tokenriver.errors import FormatError
 from tokenriver.files import atomic_write
 from tokenriver.shards.layouts import Layout, parse_shard_name
 from tokenriver.shards.manifest import ManifestFile, decode_json, read_limited, render_json
+from tokenriver.storage.paths import to_path
 
 if TYPE_CHECKING:
     import os
@@ -79,7 +80,7 @@ class BuildRecord(msgspec.Struct, kw_only=True):
 
 def read_record(path: str | os.PathLike[str]) -> BuildRecord:
     """Read a build record. Raises FormatError, naming the key, when it is not one, and OSError when unreadable."""
-    path = Path(path)
+    path = to_path(path)
     return parse_record(read_limited(path), path)
 
 
@@ -94,5 +95,5 @@ def parse_record(raw: bytes, path: Path) -> BuildRecord:
 
 def write_record(path: str | os.PathLike[str], record: BuildRecord) -> None:
     """Write the record whole or not at all."""
-    with atomic_write(Path(path)) as file:
+    with atomic_write(to_path(path)) as file:
         file.write(render_json(record))

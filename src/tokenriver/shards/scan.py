@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from tokenriver.errors import FormatError
+from tokenriver.files import open_binary
 from tokenriver.shards.header import HEADER_BYTES, ShardHeader, parse_header
 
 if TYPE_CHECKING:
@@ -114,9 +115,10 @@ def scan_shard(path: Path, *, crew: Crew, vocab_size: int = 0, separator_id: int
 
     Raises FormatError when the header or the size is wrong, OSError when the file cannot be read.
     """
-    with open(path, "rb", buffering=0) as file, crew.on_file():
-        raw = file.read(HEADER_BYTES)
-        header = parse_header(raw, os.fstat(file.fileno()).st_size, path)
+    with open_binary(path) as file, crew.on_file():
+        raw = file.read(HEADER_BYTES) or b""
+        header = parse_header(raw, file.seek(0, os.SEEK_END), path)
+        file.seek(HEADER_BYTES)
         digest = hashlib.sha256(raw)
         limit = min((v for v in (header.vocab_size, vocab_size) if v), default=0)
         ids = _Ids(file, header.dtype, limit=limit, separator_id=separator_id)
@@ -141,7 +143,7 @@ class _Ids:
     """The ids of a file from front to back, and what was seen of them."""
 
     def __init__(
-        self, file: io.FileIO, dtype: np.dtype[np.unsignedinteger], *, limit: int, separator_id: int | None
+        self, file: io.RawIOBase, dtype: np.dtype[np.unsignedinteger], *, limit: int, separator_id: int | None
     ) -> None:
         self.n_tokens = 0
         self.first_id: int | None = None

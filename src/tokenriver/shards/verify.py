@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tokenriver.errors import FormatError, UsageError
-from tokenriver.files import sha256_file
+from tokenriver.files import file_exists, open_binary, sha256_file
 from tokenriver.shards.checks import data_set_problems, id_problem, key_order_problem, shard_problems
 from tokenriver.shards.discover import DataSet, Finding, find_data
 from tokenriver.shards.index import INDEX_DTYPE, find_ends, index_path, index_problem
@@ -22,6 +22,7 @@ from tokenriver.shards.layouts import BUILD_RECORD, CORPUS_RECORD, MANIFEST
 from tokenriver.shards.manifest import read_limited
 from tokenriver.shards.reader import read_header
 from tokenriver.shards.scan import Crew, ShardScan, scan_shard
+from tokenriver.storage.paths import to_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -66,7 +67,7 @@ def verify(
     if workers is not None and workers < 1:
         raise UsageError(f"--workers is {workers}; it must be 1 or more")
     given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
-    found = find_data(Path(p) for p in given)
+    found = find_data(to_path(p) for p in given)
     report = VerifyReport(findings=list(found.findings))
     with Crew(workers) as crew:
         loose = [(path, _submit_scan(crew, path)) for path in found.loose]
@@ -148,7 +149,8 @@ def _check_index(shard: Path, file: ManifestFile | None, data_set: DataSet | Non
     """What is wrong with the document index beside a shard, if there is one; the shard itself is judged elsewhere."""
     path = index_path(shard)
     try:
-        raw = path.read_bytes()
+        with open_binary(path) as opened:
+            raw = opened.read() or b""
     except FileNotFoundError:
         return []
     except OSError as error:
@@ -185,10 +187,10 @@ def _manifest_findings(data_set: DataSet) -> list[Finding]:
     try:
         findings += [Finding(data_set.source, p) for p in key_order_problem(read_limited(data_set.source))]
         corpus = data_set.directory / CORPUS_RECORD
-        if data_set.manifest is not None and corpus.exists():
+        if data_set.manifest is not None and file_exists(corpus):
             findings += _corpus_finding(corpus, data_set.manifest.corpus_manifest_sha256)
     except OSError as error:
-        findings.append(Finding(Path(error.filename or data_set.source), error.strerror or str(error)))
+        findings.append(Finding(to_path(error.filename or data_set.source), error.strerror or str(error)))
     return findings
 
 
@@ -209,9 +211,9 @@ def _submit_inputs(crew: Crew, data_set: DataSet) -> list[Future[list[Finding]]]
         none = Finding(data_set.directory / BUILD_RECORD, "records no inputs")
         return [crew.submit(lambda: [none])]
     work = [crew.submit(partial(_check_input, given)) for given in record.inputs]
-    if data_set.manifest is not None and not (data_set.directory / CORPUS_RECORD).exists():
+    if data_set.manifest is not None and not file_exists(data_set.directory / CORPUS_RECORD):
         expected = data_set.manifest.corpus_manifest_sha256
-        folders = sorted({Path(given.path).parent for given in record.inputs})
+        folders = sorted({to_path(given.path).parent for given in record.inputs}, key=str)
         work += [crew.submit(partial(_check_corpus_manifest, folder / MANIFEST, expected)) for folder in folders]
     return work
 
@@ -221,7 +223,9 @@ def _check_input(given: InputRecord) -> list[Finding]:
     if given.path == "-":
         return [Finding(path, "input was standard input, which cannot be read again")]
     try:
-        n_bytes = path.stat().st_size
+        path = to_path(given.path)
+        with open_binary(path) as file:
+            n_bytes = file.seek(0, os.SEEK_END)
         if n_bytes != given.n_bytes:
             return [Finding(path, f"input changed: {n_bytes:,} bytes, {given.n_bytes:,} when the shards were built")]
         found = sha256_file(path)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -13,6 +14,8 @@ import numpy as np
 from tokenriver.errors import FormatError, UsageError
 from tokenriver.files import PART_SUFFIX, fsync_directory, naming, sha256_file
 from tokenriver.shards.header import MAX_SHARD_TOKENS, VARIANTS, ShardHeader, Variant, variant_for
+from tokenriver.storage.paths import is_remote, to_path
+from tokenriver.storage.uploading import upload_whole
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
@@ -116,13 +119,20 @@ class ShardWriter:
         self.part.unlink(missing_ok=True)
 
 
+def _write_remote(path: Path, ids: NDArray[Any], variant: Variant, vocab_size: int) -> ShardFacts:
+    with tempfile.TemporaryDirectory(prefix="tokenriver-") as folder:
+        facts = write_shard(Path(folder) / "shard.bin", ids, vocab_size, variant)
+        upload_whole(facts.path, str(path))
+    return replace(facts, path=path)
+
+
 def write_shard(
     path: str | os.PathLike[str],
     ids: ArrayLike,
     vocab_size: int = 0,
     variant: Variant | Literal["auto"] = "auto",
 ) -> ShardFacts:
-    """Write one shard from ids [n_tokens] of any integer dtype; the file is whole or absent.
+    """Write one shard from ids [n_tokens] of any integer dtype; the file, or object behind a URL, is whole or absent.
 
     `variant` "auto" takes uint16 when every id below `vocab_size` fits (65,536), else uint32; with `vocab_size` 0
     (unknown) the largest id decides. Raises, before any file exists, FormatError for an id that does not fit and
@@ -143,7 +153,9 @@ def write_shard(
         largest = int(array.max()) + 1 if array.size and array.dtype.kind in "iu" else 0
         variant = variant_for(vocab_size or largest)
     narrow = narrow_ids(array, ShardHeader(variant, 0).dtype, 0 if variant == "llama-3" else vocab_size)
-    path = Path(path)
+    path = to_path(path)
+    if is_remote(path):
+        return _write_remote(path, narrow, variant, vocab_size)
     writer = ShardWriter(path, variant=variant, vocab_size=0 if variant == "llama-3" else vocab_size)
     try:
         writer.append(narrow)

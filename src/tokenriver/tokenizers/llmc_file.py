@@ -15,6 +15,7 @@ import numpy as np
 
 from tokenriver.errors import FormatError, TokenizerError
 from tokenriver.files import atomic_write
+from tokenriver.storage.paths import to_path
 
 if TYPE_CHECKING:
     import os
@@ -153,8 +154,8 @@ def render_tokenizer_file(pieces: Sequence[bytes], *, eot: int, version: int = 2
 
 def write_tokenizer_file(
     path: str | os.PathLike[str], tokenizer: AnyTokenizer, *, eot: int | None = None, version: int = 2
-) -> None:
-    """Write a tokenizer's table as llm.c reads it. `eot` is the separator's id unless given.
+) -> int:
+    """Write a tokenizer's table as llm.c reads it, and return its bytes. `eot` is the separator's id unless given.
 
     A special id is written as its name ("<|endoftext|>"); an id without bytes or name as "<ID>", because the format
     has no empty pieces. TokenizerError where an id has more than 255 bytes or there is no end of text.
@@ -167,5 +168,6 @@ def write_tokenizer_file(
         piece or names.get(i, "").encode() or f"<{i}>".encode() for i, piece in enumerate(tokenizer.token_bytes_table())
     ]
     rendered = render_tokenizer_file(pieces, eot=chosen, version=version)
-    with atomic_write(Path(path)) as file:
+    with atomic_write(to_path(path)) as file:
         file.write(rendered)
+    return len(rendered)

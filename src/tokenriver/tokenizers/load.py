@@ -9,6 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tokenriver.errors import TokenizerError
+from tokenriver.storage.copies import local_copy
+from tokenriver.storage.paths import is_url, shown, to_path
 from tokenriver.tokenizers.byte import ByteTokenizer
 from tokenriver.tokenizers.separator import choose_separator, configured_separator
 
@@ -32,7 +34,8 @@ def load_tokenizer(name: str | Path, *, backend: Backend = "fast", separator: in
 
     `name`: byte, byte260, a tokenizer.json (or .json.gz) or a folder with one, a folder with vocab.bpe and
     encoder.json, a .tiktoken file (its pattern's name from the file's name, or after a colon, as in
-    `my.tiktoken:cl100k_base`), a SentencePiece .model, a tiktoken encoding name, or a Hub id. A path that exists
+    `my.tiktoken:cl100k_base`), a SentencePiece .model, a tiktoken encoding name, a URL of any of these files, or a
+    Hub id. A path that exists
     goes before a name of the same spelling, except byte and byte260.
     `separator`: an id, a string of the vocabulary, "none", or None for the rule in separator.py.
     Raises TokenizerError; without a network it says which local file to give.
@@ -42,7 +45,16 @@ def load_tokenizer(name: str | Path, *, backend: Backend = "fast", separator: in
     text = str(name)
     if text in ("byte", "byte260"):
         return _byte(text, separator)
-    path = Path(name)
+    if is_url(text) or text.startswith("file://"):
+        file, _, pattern = text.rpartition(":")
+        whole = _fetched(text)
+        if whole is None and "/" not in pattern and (ranks := _fetched(file)) is not None:
+            return _from_file(ranks, tokenizer_id=_id_of(ranks), backend=backend, separator=separator, pattern=pattern)
+        if whole is None:
+            raise TokenizerError(f"no tokenizer at {shown(text)}; expected {_FORMS}")
+        path = whole
+    else:
+        path = Path(name)
     if path.is_dir():
         return _from_folder(path, backend=backend, separator=separator)
     if path.is_file():
@@ -58,6 +70,17 @@ def load_tokenizer(name: str | Path, *, backend: Backend = "fast", separator: in
     if isinstance(name, Path) or text.endswith(_FILE_ENDINGS) or not _HUB_ID.fullmatch(text):
         raise TokenizerError(f"no tokenizer at {text!r}; expected {_FORMS}")
     return _from_hub(text, backend=backend, separator=separator)
+
+
+def _fetched(url: str) -> Path | None:
+    """A tokenizer's files from behind a URL as files here; None when there is nothing."""
+    if not is_url(url):
+        path = to_path(url)
+        return path if path.exists() else None
+    try:
+        return local_copy(url)
+    except FileNotFoundError:
+        return None
 
 
 def _byte(name: str, separator: int | str | None) -> ByteTokenizer:

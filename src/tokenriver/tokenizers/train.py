@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import io
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from tokenriver.errors import TokenizerError, UsageError
-from tokenriver.files import atomic_write
+from tokenriver.files import atomic_write, make_directory
+from tokenriver.storage.paths import to_path
 from tokenriver.tokenizers.sentencepiece_model import ModelFile
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
+    from pathlib import Path
 
 __all__ = ["TrainedTokenizer", "train_tokenizer"]
 
@@ -92,8 +93,8 @@ def train_tokenizer(
     raw, size = (
         _sentencepiece(feed, vocab_size, trainer_overrides or {}) if kind == "sp-bpe" else _byte_level(feed, vocab_size)
     )
-    folder = Path(out)
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = to_path(out)
+    make_directory(folder)
     path = folder / (name or ("tokenizer.model" if kind == "sp-bpe" else "tokenizer.json"))
     with atomic_write(path) as file:
         file.write(raw)

@@ -1,0 +1,111 @@
+"""Where files lie: on this machine or behind a URL that fsspec knows (s3, gs, hf, http, memory, …).
+
+A word of the user becomes a path once, here; the code behind asks only whether it is remote. Credentials and endpoints
+come from fsspec's own configuration and environment (FSSPEC_S3_ENDPOINT_URL, AWS_ACCESS_KEY_ID, …).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Any
+
+from tokenriver.errors import MissingDependencyError, UsageError
+
+__all__ = ["filesystem_of", "is_remote", "is_url", "last_name", "local_path", "scheme_of", "shown", "to_path"]
+
+_SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
+"""At least two letters: `c://` is a drive."""
+
+_USER = re.compile(r"(://)[^/@\s]+@")
+_SECRET = re.compile(
+    r"([?&;](?:x-amz-\w+|x-goog-\w+|awsaccesskeyid|googleaccessid|[\w-]*(?:sig|signature|token|secret|credential|"
+    r"password|key))=)[^&\s'\"<>,)]+",
+    re.IGNORECASE,
+)
+
+_EXTRAS = {"s3": "s3", "s3a": "s3"}
+"""Scheme → our extra that brings its package; for others the message names the package itself."""
+
+
+def is_url(value: str | os.PathLike[str]) -> bool:
+    """Whether a word is a URL of a file that is not on this machine; `file://` is, so it is none."""
+    text = os.fspath(value) if isinstance(value, (str, Path)) else str(value)
+    return bool(_SCHEME.match(text)) and not text.lower().startswith("file://")
+
+
+def scheme_of(url: str) -> str:
+    """ "S3://bucket/key" → "s3"."""
+    return url.partition("://")[0].lower()
+
+
+def shown(text: object) -> str:
+    """A URL (or a message with URLs in it) as it may be printed and recorded: no user, no password, no signature."""
+    return _SECRET.sub(r"\1…", _USER.sub(r"\1…@", str(text)))
+
+
+def last_name(url: str) -> str:
+    """The last part of a URL's path: the file's name, or the prefix's; for a bucket alone the bucket's."""
+    scheme, _, rest = url.partition("://")
+    if scheme.lower() in ("http", "https"):
+        rest = re.split(r"[?#]", rest, maxsplit=1)[0]
+    return rest.rstrip("/").rpartition("/")[2]
+
+
+def to_path(value: str | os.PathLike[str]) -> Path:
+    """A path of this machine, or for a URL a `upath.UPath`, which has pathlib's methods over fsspec.
+
+    UsageError for a scheme that fsspec does not know, MissingDependencyError where its package is not installed.
+    """
+    if isinstance(value, Path) or is_remote(value):
+        return value  # type: ignore[return-value]
+    text = os.fspath(value)
+    if not is_url(text):
+        return Path(text[7:]) if text.lower().startswith("file://") else Path(text)
+    filesystem_of(text)
+    from upath import UPath
+
+    return UPath(text)  # type: ignore[return-value]
+
+
+_shared: dict[tuple[int, str, str], Any] = {}
+"""Process, scheme and host or bucket → the file system that all threads use: fsspec makes one a thread, each with
+connections of its own. Those with asynchronous clients do all their work in one thread anyway."""
+
+
+def local_path(value: str | os.PathLike[str], *, what: str) -> Path:
+    """A path of this machine; UsageError, naming `what` is given so, for a URL where only such a path will do."""
+    path = to_path(value) if not is_url(str(value)) else None
+    if path is None or is_remote(path):
+        raise UsageError(f"{what} {shown(value)}: a URL, but this has to be a path on this machine")
+    return path
+
+
+def filesystem_of(url: str) -> tuple[Any, str]:
+    """fsspec's file system of a URL, and the path in it. Raises what `to_path` raises."""
+    scheme = scheme_of(url)
+    if not url.partition("://")[2].strip("/"):
+        raise UsageError(f"{url}: names no bucket and no path")
+    key = (os.getpid(), scheme, url.partition("://")[2].partition("/")[0])
+    if (shared := _shared.get(key)) is not None:
+        return shared, str(shared._strip_protocol(url))
+    from fsspec.core import url_to_fs
+
+    try:
+        fs, path = url_to_fs(url)
+    except ImportError as error:
+        how = f"pip install 'tokenriver[{_EXTRAS[scheme]}]'" if scheme in _EXTRAS else "install the package named"
+        raise MissingDependencyError(
+            f"{shown(url)}: {scheme}:// needs a package that is missing ({error}); {how}"
+        ) from error
+    except ValueError as error:
+        raise UsageError(f"{shown(url)}: {scheme}:// is no storage that fsspec knows ({shown(error)})") from error
+    if fs.async_impl:
+        _shared[key] = fs
+    return fs, str(path)
+
+
+def is_remote(path: Any) -> bool:
+    """Whether a path that `to_path` made lies behind a URL."""
+    return not isinstance(path, (str, Path)) and hasattr(path, "fs")

@@ -1,0 +1,87 @@
+"""Writing where nothing can be renamed: an object appears under its final name whole, or not at all.
+
+An upload in several parts shows nothing until it is completed; a failed one is aborted by the client, and what a
+killed process left is aborted by the next (`abort_uploads`), since parts that no one completes cost money unseen.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from tokenriver.errors import StorageError
+from tokenriver.storage.failures import retried
+from tokenriver.storage.objects import RemoteFile, find_object
+from tokenriver.storage.paths import filesystem_of, scheme_of, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+__all__ = ["abort_uploads", "upload_bytes", "upload_whole", "whole_object"]
+
+PART_BYTES = 16 << 20
+"""A part of an upload; S3 takes 5 MiB to 5 GiB, and 10,000 of them."""
+
+_PARTS_AT_ONCE = 4
+
+
+def upload_whole(path: Path, url: str) -> RemoteFile:
+    """Upload a finished file under its final name and compare its size there; the object as it is then.
+
+    Raises PermissionError or StorageError, and has then left nothing new under the name.
+    """
+    n_bytes = path.stat().st_size
+    fs, remote = filesystem_of(url)
+    options: dict[str, Any] = {}
+    if scheme_of(url) in ("s3", "s3a"):
+        part_bytes = max(PART_BYTES, -(-n_bytes // 10_000))
+        options = {"chunksize": part_bytes, "max_concurrency": _PARTS_AT_ONCE}
+    return _put(url, n_bytes, lambda: fs.put_file(str(path), remote, **options))
+
+
+def upload_bytes(raw: bytes, url: str) -> RemoteFile:
+    """The same for a small object in memory: a record, a manifest."""
+    fs, remote = filesystem_of(url)
+    return _put(url, len(raw), lambda: fs.pipe_file(remote, raw))
+
+
+@contextmanager
+def whole_object(url: str) -> Iterator[IO[bytes]]:
+    """Open a binary file that appears behind the URL when it is whole; until then it is a temporary file here."""
+    with tempfile.TemporaryDirectory(prefix="tokenriver-") as folder:
+        path = Path(folder) / "part"
+        with open(path, "wb") as file:
+            yield file
+        upload_whole(path, url)
+
+
+def _put(url: str, n_bytes: int, put: Callable[[], object]) -> RemoteFile:
+    retried(url, put)
+    there = find_object(url)
+    if there is None or there.n_bytes not in (None, n_bytes):
+        found = "nothing" if there is None else f"{there.n_bytes:,} bytes"
+        raise StorageError(
+            f"{n_bytes:,} bytes were uploaded, but the store says that there is {found}; try again", shown(url)
+        )
+    return there
+
+
+def abort_uploads(directory: str, *, names: Callable[[str], bool]) -> int:
+    """Abort uploads under way to objects in a directory whose names are ours (S3 alone keeps such); how many."""
+    if scheme_of(directory) not in ("s3", "s3a"):
+        return 0
+    fs, path = filesystem_of(directory)
+    bucket, key, _ = fs.split_path(path)
+    prefix = f"{key.rstrip('/')}/" if key else ""
+    answer = retried(directory, lambda: fs.call_s3("list_multipart_uploads", Bucket=bucket, Prefix=prefix))
+    ours = [u for u in answer.get("Uploads", []) if names(u["Key"].removeprefix(prefix))]
+    for upload in ours:
+        retried(
+            directory,
+            lambda upload=upload: fs.call_s3(  # type: ignore[misc]
+                "abort_multipart_upload", Bucket=bucket, Key=upload["Key"], UploadId=upload["UploadId"]
+            ),
+        )
+    return len(ours)
