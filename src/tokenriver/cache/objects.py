@@ -133,7 +133,7 @@ class Objects:
             now = list(left)
 
             def ask(now: list[int] = now) -> None:
-                failure = None
+                failure: Exception | None = None
                 paths = [f"{root}/{wanted[k][0]}" for k in now]
                 options = {"batch_size": at_once} if fs.async_impl else {}
                 answers = fs.cat_ranges(
@@ -141,7 +141,7 @@ class Objects:
                 )
                 for k, answer in zip(now, answers, strict=True):
                     name, start, stop = wanted[k]
-                    if isinstance(answer, BaseException):
+                    if isinstance(answer, Exception):
                         failure = failure or answer
                     elif len(answer) != stop - start:
                         message = f"{len(answer):,} bytes instead of {stop - start:,} from byte {start:,} on"
@@ -151,9 +151,7 @@ class Objects:
                         left.remove(k)
                         if got is not None:
                             got(k, found[k])  # type: ignore[arg-type]
-                if failure is not None and len(left) == len(now):
-                    raise failure
-                if failure is not None and not may_pass(failure):
+                if failure is not None and (len(left) == len(now) or not may_pass(failure)):
                     raise failure
 
             self._patiently(self.url_of(wanted[left[0]][0]), ask, stopped)
@@ -175,8 +173,9 @@ class Objects:
                 waited, tries = time.monotonic() - begun, tries + 1
                 if not may_pass(error) or waited > PATIENCE:
                     raise explained(error, what) from failure
+                said = explained(error, what).strerror
                 pause = min(FIRST_WAIT * 2 ** min(tries - 1, 20), LONGEST_WAIT) * (0.75 + random.random() / 2)
-                _LOG.warning("%s: %s; %d tries in %.0f s, the next in %.1f s", what, _said(error), tries, waited, pause)
+                _LOG.warning("%s: %s; %d tries in %.0f s, the next in %.1f s", shown(what), said, tries, waited, pause)
                 stopped.wait(pause)
 
 
