@@ -22,7 +22,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tokenriver import TrainLoader, write_shard
-from tokenriver.loader.packing import best_fit_rows, bos_aligned_rows, count_best_fit_rows
+from tokenriver.loader.aligned import bos_aligned_rows
+from tokenriver.loader.packing import best_fit_rows, count_best_fit_rows
 from tokenriver.shards.index import index_shard
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ LAYERS = {
     "errors": -2,
     "storage": -1,
     **dict.fromkeys(["files", "batches"], 0),
-    **dict.fromkeys(["corpus", "tokenizers", "shards"], 1),
+    **dict.fromkeys(["cache", "corpus", "tokenizers", "shards"], 1),
     **dict.fromkeys(["building", "loader", "evals", "bpb", "hub", "cluster"], 2),
     **dict.fromkeys(["recipes", "llmc", "golf", "golfing", "torch"], 3),
     "cli": 4,

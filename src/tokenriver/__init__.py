@@ -31,8 +31,9 @@ if TYPE_CHECKING:
     from tokenriver.evals.scoring import Scores, score
     from tokenriver.hub.download import DownloadSummary, download
     from tokenriver.hub.publish import PublishSummary, publish
+    from tokenriver.loader.batch import Batch
     from tokenriver.loader.mixture import Mixture
-    from tokenriver.loader.train import Batch, TrainLoader
+    from tokenriver.loader.train import TrainLoader
     from tokenriver.recipes.engine import run_recipe
     from tokenriver.recipes.options import RecipeOptions
     from tokenriver.shards.reader import Shard, open_shard
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "Batch": "loader.train",
+    "Batch": "loader.batch",
     "BitsPerByte": "bpb.bits",
     "BuildSummary": "building.build",
     "CorpusError": "errors",

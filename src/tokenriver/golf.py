@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import glob
 import importlib
 from importlib.util import find_spec
-from pathlib import Path
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tokenriver.bpb.golf import build_sentencepiece_luts, eval_bpb, eval_val
 from tokenriver.errors import UsageError
-from tokenriver.loader.source import read_shard_file
-from tokenriver.loader.stream import TokenReader
+from tokenriver.loader.source import read_shard_file, shards_like
+from tokenriver.loader.stream import SHARDS_AHEAD, TokenReader, open_reader
+from tokenriver.storage import is_url
 
 if TYPE_CHECKING:
     import os
@@ -63,7 +63,8 @@ def load_data_shard(file: str | os.PathLike[str], *, device: Any = AUTO) -> Any:
 
     Raises FormatError (a ValueError) for a file that is no shard.
     """
-    reader = TokenReader([read_shard_file(Path(file))])
+    shards = shards_like(str(file)) if is_url(file) else [read_shard_file(str(file))]
+    reader = open_reader(shards)
     return _place(_all_ids(reader), device)
 
 
@@ -73,7 +74,7 @@ def load_validation_tokens(pattern: str, seq_len: int, *, device: Any = AUTO) ->
     A tensor or array [⌊(n − 1) / seq_len⌋ · seq_len + 1], as `load_data_shard`. Raises UsageError when nothing
     matches or there is not one row.
     """
-    reader = TokenReader([read_shard_file(path) for path in _files(pattern)])
+    reader = open_reader(shards_like(pattern))
     usable = (reader.n_tokens - 1) // seq_len * seq_len
     if usable <= 0:
         raise UsageError(f"{pattern}: {reader.n_tokens:,} ids are too few for one row of {seq_len:,} and one id more")
@@ -87,12 +88,14 @@ class TokenStream:
     """
 
     def __init__(self, pattern: str, *, device: Any = AUTO) -> None:
-        self.files = _files(pattern)
+        shards = shards_like(pattern)
+        self.files = [shard.path for shard in shards]
         self._device = device
-        self._reader = TokenReader([read_shard_file(path) for path in self.files])
+        self._reader = open_reader(shards)
         if self._reader.n_tokens == 0:
             raise UsageError(f"{pattern}: 0 tokens in {len(self.files)} files")
         self.file_idx = self.pos = 0
+        self._told = -1
 
     def take(self, n: int) -> Any:
         """The next n ids: a tensor, or with `device=None` a NumPy array, uint16 (or uint32) [n]."""
@@ -103,6 +106,9 @@ class TokenStream:
         if n < 0:
             raise UsageError(f"cannot take {n} ids")
         reader = self._reader
+        if self._told != self.file_idx:
+            self._told = self.file_idx
+            reader.expect((self.file_idx + k) % len(self.files) for k in range(SHARDS_AHEAD))
         out = np.empty(n, reader.dtype)
         start = int(reader.bounds[self.file_idx]) + self.pos
         done = 0
@@ -148,16 +154,12 @@ class DistributedTokenLoader:
         return _place(x, self.device), _place(y, self.device)
 
 
-def _files(pattern: str) -> list[Path]:
-    found = sorted(glob.glob(pattern))  # noqa: PTH207 (a pattern may be absolute)
-    if not found:
-        raise UsageError(f"no file matches {pattern}")
-    return [Path(path) for path in found]
-
-
 def _all_ids(reader: TokenReader) -> np.ndarray[Any, Any]:
     ids = np.empty(reader.n_tokens, reader.dtype)
-    reader.read(0, ids)
+    bounds = reader.bounds.tolist()
+    for k, (start, stop) in enumerate(pairwise(bounds)):
+        reader.expect(range(k, min(k + SHARDS_AHEAD, len(reader.shards))))
+        reader.read(start, ids[start:stop])
     return ids
 
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import glob
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tokenriver.errors import ResumeError, UsageError
 from tokenriver.evals.llmc_loader import EvalLoader
-from tokenriver.loader.source import read_shard_file
-from tokenriver.loader.stream import TokenReader
+from tokenriver.loader.source import shards_like
+from tokenriver.loader.stream import SHARDS_AHEAD, open_reader
 from tokenriver.tokenizers.llmc_file import Tokenizer
 
 if TYPE_CHECKING:
@@ -97,11 +95,8 @@ class DataLoader:
         self.B, self.T = B, T
         self.process_rank, self.num_processes = process_rank, num_processes
         self.should_shuffle = bool(should_shuffle)
-        paths = sorted(glob.glob(str(filename_pattern)))  # noqa: PTH207 (a pattern may be absolute)
-        if not paths:
-            raise UsageError(f"no file matches {filename_pattern}")
-        self.filenames = paths
-        self._shards = [read_shard_file(Path(path)) for path in paths]
+        self._shards = shards_like(str(filename_pattern))
+        self.filenames = [str(shard.path) for shard in self._shards]
         self._needed = num_processes * B * T + 1
         for shard in self._shards:
             if shard.n_tokens < self._needed:
@@ -110,9 +105,9 @@ class DataLoader:
                     f"({num_processes} processes x B={B} x T={T}, and 1)"
                 )
         self.num_tokens = sum(shard.n_tokens for shard in self._shards)
-        self._reader = TokenReader(self._shards)
+        self._reader = open_reader(self._shards)
         self._generator = MT19937(_LOADER_SEED + process_rank)
-        self.shard_indices = list(range(len(paths)))
+        self.shard_indices = list(range(len(self._shards)))
         self.intra_shard_indices: list[int] = []
         self.inputs = self.targets = np.zeros((B, T), np.int32)
         self.reset()
@@ -137,6 +132,7 @@ class DataLoader:
             )
         self.current_shard_idx, self.current_sample_idx = current_shard_idx, current_sample_idx
         self.shard_num_samples = samples
+        self._reader.expect(self.shard_indices[current_shard_idx:][:SHARDS_AHEAD])
 
     def next_batch(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
         """The next (inputs, targets), int32 [B, T] each."""
@@ -198,6 +194,7 @@ class DataLoader:
         """Stand at the start of a shard, its batches permuted from the identity."""
         self.current_shard_idx, self.current_sample_idx = shard_idx, 0
         self.shard_num_samples = self._samples(shard_idx)
+        self._reader.expect(self.shard_indices[shard_idx:][:SHARDS_AHEAD])
         if self.should_shuffle:
             self.intra_shard_indices = list(range(self.shard_num_samples))
             self._generator.permute(self.intra_shard_indices)

@@ -14,6 +14,7 @@ PAGE = (Path(__file__).parents[2] / "docs" / "cli.md").read_text(encoding="utf-8
 COMMANDS = [
     "bpb-audit",
     "build",
+    "cache",
     "corpus",
     "download",
     "eval",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -13,7 +14,8 @@ from hypothesis import strategies as st
 from packing_cases import SEPARATOR, joined, write_documents
 
 from tokenriver import IntegrityError, ResumeError, TrainLoader, UsageError, write_shard
-from tokenriver.loader.packing import best_fit_rows, bos_aligned_rows, count_best_fit_rows
+from tokenriver.loader.aligned import bos_aligned_rows
+from tokenriver.loader.packing import best_fit_rows, count_best_fit_rows
 from tokenriver.loader.trace import trace_step
 from tokenriver.shards.index import index_path
 
@@ -68,6 +70,26 @@ def test_bos_aligned_rows_follow_the_documents_one_by_one(lengths: list[int], ma
         room -= size
     found = list(zip(rows.document.tolist(), rows.size.tolist(), rows.slot.tolist(), strict=True))
     assert [found[a:b] for a, b in zip(rows.bounds[:-1], rows.bounds[1:], strict=True)] == expected
+
+
+def test_the_rows_of_given_documents_never_change() -> None:
+    """A saved state names packed rows by their number, so the same lengths give the same rows in every version."""
+    state = np.arange(1, 20_001, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+    longer = (state >> np.uint64(20)) % np.uint64(7) == 0
+    lengths = 1 + (state >> np.uint64(52)) + longer * ((state >> np.uint64(30)) % np.uint64(3000))
+    lengths = lengths.astype(np.int64)
+    assert (lengths.max(), lengths.sum()) == (6945, 45_259_274)
+    for rows, expected in (
+        (best_fit_rows(lengths, seq_len=1024), "9189164315ea5c3465e9a0e07796a257898cd5ace99426b13712d9908cefddb1"),
+        (
+            bos_aligned_rows(lengths, seq_len=1024, max_doc_len=2000),
+            "e53a82e5c98d6baacffa60483615e8b0cf3b9084ba4e2d4096737a823817c6a5",
+        ),
+    ):
+        digest = hashlib.sha256()
+        for column in (rows.bounds, rows.document, rows.offset, rows.size, rows.slot):
+            digest.update(column.astype("<i8").tobytes())
+        assert digest.hexdigest() == expected
 
 
 @settings(deadline=None, max_examples=60)

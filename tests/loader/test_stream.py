@@ -6,7 +6,7 @@ import os
 import pickle
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path
 
@@ -198,3 +198,16 @@ def test_without_preadv_the_same_tokens_are_read(data_set: DataSet, monkeypatch:
     loader = TrainLoader(data_set([500, 300], variants=["uint16", "uint32"]), batch_size=2, seq_len=7, epochs=1)
     starts = np.concatenate([batch.inputs[:, 0] for batch in loader])
     assert sorted(starts.tolist()) == [7 * i for i in range(114)]
+
+
+def test_a_read_that_comes_back_short_is_asked_for_again(data_set: DataSet, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole = stream._preadv
+
+    def half(descriptor: int, buffers: Sequence[memoryview], offset: int) -> int:
+        return whole(descriptor, [buffers[0][: max(1, len(buffers[0]) // 2)]], offset)
+
+    monkeypatch.setattr(stream, "_preadv", half)
+    for order in ("sequential", "shuffled"):
+        loader = TrainLoader(data_set([500]), batch_size=8, seq_len=7, epochs=1, order=order, drop_last=False)
+        starts = np.concatenate([b.inputs[:, 0] if b.mask is None else b.inputs[b.mask[:, 0], 0] for b in loader])
+        assert sorted(starts.tolist()) == [7 * i for i in range(71)]

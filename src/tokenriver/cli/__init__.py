@@ -36,6 +36,7 @@ _COMMANDS = {
     "tokenizer-file": "tokenizer_file:tokenizer_file_command",
     "bpb-audit": "bpb_audit:bpb_audit_command",
     "trace": "trace:trace_command",
+    "cache": "cache:cache_command",
     "mix": "mix:mix_app",
     "golf": "golf:golf_app",
     "download": "download:download_command",

@@ -81,10 +81,10 @@ class DealtPlan:
 
     def walk(
         self, epoch: int, step: int, epochs: int | None
-    ) -> Iterator[tuple[int, int, NDArray[np.int64] | tuple[Segments, list[int]]]]:
-        """(epoch, first step, rows) from a position on; endless when `epochs` is None.
+    ) -> Iterator[tuple[int, int, list[NDArray[np.int64]] | tuple[Segments, list[int]]]]:
+        """(epoch, first step, rows of one or more steps) from a position on; endless when `epochs` is None.
 
-        Packed rows come as those of several steps, with where each step's begin and end.
+        Packed rows come with where each step's begin and end.
         """
         while epochs is None or epoch < epochs:
             steps = self.steps(epoch)
@@ -92,7 +92,7 @@ class DealtPlan:
             while steps is None or step < steps:
                 if runs is None or steps is None:
                     rows = self.take(epoch, step)
-                    yield epoch, step, rows if isinstance(rows, np.ndarray) else (rows, [0, rows.n_rows])
+                    yield epoch, step, [rows] if isinstance(rows, np.ndarray) else (rows, [0, rows.n_rows])
                     step += 1
                     continue
                 ahead = range(step, min(step + _PLANNED, steps))

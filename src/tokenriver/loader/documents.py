@@ -53,7 +53,7 @@ class DocumentFinder:
         self._error: BaseException | None = None
         self._thread: threading.Thread | None = None
         self._pid = os.getpid()
-        missing = [shard.path for shard in source.shards if not index_path(shard.path).exists()]
+        missing = [shard.path for shard in source.shards if not _has_index(shard)]
         if missing and source.separator_id is None:
             raise UsageError(
                 f"{missing[0]}: has no document index and no manifest or build record that names a separator, so its "
@@ -119,14 +119,26 @@ def _read_documents(source: ShardSource) -> Documents:
     )
 
 
+def _has_index(shard: ShardFile) -> bool:
+    if shard.origin is None:
+        return index_path(shard.path).exists()
+    from tokenriver.loader.remote_documents import has_index
+
+    return has_index(shard)
+
+
 def _shard_ends(shard: ShardFile, source: ShardSource) -> tuple[NDArray[np.int64], int | None, int | None]:
     """Ends in one shard, and its first and last id (None without any)."""
+    position: Literal["before", "after"] = "before" if source.separator_position == "before" else "after"
+    if shard.origin is not None:
+        from tokenriver.loader.remote_documents import remote_ends
+
+        return remote_ends(shard, separator_id=source.separator_id, position=position)
     path = index_path(shard.path)
     if path.exists():
         ends = read_index(path, shard.n_tokens)
     else:
         assert source.separator_id is not None, "DocumentFinder made sure"
-        position: Literal["before", "after"] = "before" if source.separator_position == "before" else "after"
         ends = find_ends(shard.path, separator_id=source.separator_id, position=position, threads=1)
     if not shard.n_tokens or source.separator_id is None:
         return ends, None, None

@@ -15,6 +15,7 @@ import numpy as np
 from tokenriver.errors import FormatError, ResumeError, UsageError
 from tokenriver.loader.interleave import Schedule, whole_weights
 from tokenriver.loader.segments import Segments, merge_segments
+from tokenriver.storage import is_url
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -129,7 +130,7 @@ def _read_toml(path: Path, phases: Any, exhausted: Any) -> tuple[dict[str, Any],
     if not isinstance(sources, dict) or not all(isinstance(s, dict) for s in sources.values()):
         raise FormatError(f"{path}: has no tables [sources.NAME] with path and weight")
     for source in sources.values():
-        if isinstance(source.get("path"), str):
+        if isinstance(source.get("path"), str) and not is_url(source["path"]):
             source["path"] = str(path.parent / source["path"])
     listed = values.get("phases", [])
     if not all(isinstance(p, dict) and set(p) == {"step", "weights"} for p in listed):

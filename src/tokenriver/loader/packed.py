@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -9,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tokenriver.errors import UsageError
+from tokenriver.loader.aligned import bos_aligned_rows
 from tokenriver.loader.order import permute
-from tokenriver.loader.packing import PACKINGS, best_fit_rows, bos_aligned_rows, count_best_fit_rows
+from tokenriver.loader.packing import PACKINGS, best_fit_rows, count_best_fit_rows
 from tokenriver.loader.segments import Segments
 
 if TYPE_CHECKING:
@@ -97,15 +99,15 @@ class PackedRows:
 
         Many at a time cost little more than one.
         """
-        bounds = self._row_bounds(epoch)
+        bounds = self._row_bounds(epoch).tolist()
         parts: list[tuple[_Window, int, int, int]] = []
         starts = [0]
         for first in firsts:
-            stop, at = min(first + count, int(bounds[-1])), first
+            stop, at = min(first + count, bounds[-1]), first
             while at < stop:
-                w = int(np.searchsorted(bounds, at, "right")) - 1
-                end = min(stop, int(bounds[w + 1]))
-                window, a, b = self._window(epoch, w), at - int(bounds[w]), end - int(bounds[w])
+                w = bisect_right(bounds, at) - 1
+                end = min(stop, bounds[w + 1])
+                window, a, b = self._window(epoch, w), at - bounds[w], end - bounds[w]
                 if parts and parts[-1][0] is window and parts[-1][2] == a:
                     window, a, _, begin = parts.pop()
                 else:

@@ -5,8 +5,7 @@ Only what depends on the ids themselves is left to each step: reading, checking,
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
@@ -19,25 +18,24 @@ if TYPE_CHECKING:
 __all__ = ["Prepared", "prepare"]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Prepared:
+class Prepared(NamedTuple):
     """One rank's rows of a step, as places in a flat buffer [B · (T + 1)] and in its B · T inputs.
 
-    Piece k is read from byte `offsets[k]` of shard `shards[k]` into ids [places[k], stops[k]) (or, where `crosses`,
-    from token `starts[k]` on over shards). `empty` are (row, first slot without a token), `first_ids` the places that
-    a separator must have, `starts` the tokens they come from. `unmasked` is None when every target counts, else the
-    number of leading targets of each row that is short, and `border_targets` those inside that do not count.
-    `borders` are where documents begin in the inputs, None where they are not asked for.
+    Piece k is `sizes[k]` bytes from byte `offsets[k]` of shard `shards[k]` on (or, where `crosses`, ids from token
+    `starts[k]` on over shards, put to `places[k]`). Pieces end to end fill the buffer, with zeros of gaps[k] =
+    (pieces before, bytes) between. `first_ids` are the places that a separator must have, `first_tokens` the tokens
+    they come from. `short` are (row, leading targets that count) where not all do, `border_targets` those inside that
+    do not. `borders` are where documents begin in the inputs, None where they are not asked for.
     """
 
     n_rows: int
     shards: list[int]
     offsets: list[int]
-    places: list[int]
-    stops: list[int]
+    sizes: list[int]
+    gaps: list[tuple[int, int]]
     starts: NDArray[np.int64]
+    places: NDArray[np.int64]
     crosses: bool
-    empty: list[tuple[int, int]]
     first_ids: NDArray[np.int64]
     first_tokens: NDArray[np.int64]
     short: list[tuple[int, int]]
@@ -76,31 +74,30 @@ def prepare(
     n_steps = len(bounds) - 1
     edges = np.searchsorted(rows.row, bounds)
     step = np.repeat(np.arange(n_steps), np.diff(edges))
-    row = rows.row - np.array(bounds)[step]
-    all_rows = step * b + row
-    places = row * width + rows.slot
+    all_rows = rows.row + (np.arange(n_steps) * b - bounds[:-1])[step]  # counted as if every step had B rows
+    places = all_rows * width + rows.slot
+    # Pieces are in order of row and slot, so a row's last piece says how far it is filled.
+    last = np.flatnonzero(np.append(all_rows[1:] != all_rows[:-1], True))[: len(all_rows)]
     filled, used = np.zeros(n_steps * b, np.int64), np.zeros(n_steps * b, np.int64)
-    ends = rows.slot + rows.size
-    np.maximum.at(filled, all_rows, ends)
-    np.maximum.at(used, all_rows, rows.slot + rows.inputs)
-    counted = np.maximum(filled - 1, 0) if shared_slots else used
-    empty = _by_step(filled, width, n_steps, b)
-    short = _by_step(counted, t, n_steps, b)
+    filled[all_rows[last]] = rows.slot[last] + rows.size[last]
+    used[all_rows[last]] = rows.slot[last] + rows.inputs[last]
+    short = _by_step(np.maximum(filled - 1, 0) if shared_slots else used, t, n_steps, b)
     begins = np.flatnonzero(rows.begins)
     begin_edges = np.searchsorted(begins, edges)
     last_target = rows.slot + rows.inputs - 1
     border = np.flatnonzero(rows.border & (rows.inputs > 0) & (last_target < t))
     border_edges = np.searchsorted(border, edges)
-    border_targets = row[border] * t + last_target[border]
+    border_targets = (all_rows[border] - step[border] * b) * t + last_target[border]
     borders, document_edges = None, np.zeros(0, np.int64)
     if marks:
         inside = rows.inputs > 0
         padding = np.flatnonzero(used < t)
-        borders = np.unique(np.concatenate([all_rows[inside] * t + rows.slot[inside], padding * t + used[padding]]))
+        borders = (all_rows * t + rows.slot)[inside]
+        if len(padding):
+            borders = np.sort(np.concatenate([borders, padding * t + used[padding]]), kind="stable")
         document_edges = np.searchsorted(borders, np.arange(n_steps + 1) * (b * t))
         borders -= np.repeat(np.arange(n_steps) * (b * t), np.diff(document_edges))
-    starts, sizes, read_places = rows.start, rows.size, places
-    read_edges = edges
+    starts, sizes, read_places, read_edges = rows.start, rows.size, places, edges
     if join and len(starts):
         follows = (starts[1:] == starts[:-1] + sizes[:-1]) & (places[1:] == places[:-1] + sizes[:-1])
         first = np.flatnonzero(np.concatenate([[True], ~follows | (step[1:] != step[:-1])]))
@@ -108,30 +105,55 @@ def prepare(
         starts, read_places = starts[first], places[first]
         read_edges = np.searchsorted(first, edges)
     shards, offsets, crosses = reader.locate(starts, sizes)
+    crossing = np.diff(np.searchsorted(np.flatnonzero(crosses), read_edges)) > 0
+    gaps = _gaps(filled, read_places, read_edges, width, b, reader.dtype.itemsize)
     patch_edges = np.searchsorted(rows.patches[:, 0], bounds)
-    lists = [values.tolist() for values in (shards, offsets, read_places, read_places + sizes)]
+    patches = rows.patches.copy()
+    patches[:, 0] -= np.repeat(np.array(bounds[:-1], np.int64), np.diff(patch_edges))
+    read_places = read_places - np.repeat(np.arange(n_steps) * (b * width), np.diff(read_edges))
+    lists = [values.tolist() for values in (shards, offsets, sizes * reader.dtype.itemsize)]
+    first_places, first_tokens = places[begins], rows.start[begins]
+    first_places -= step[begins] * (b * width)
     found = []
     for k in range(n_steps):
         a, z = int(read_edges[k]), int(read_edges[k + 1])
-        own = begins[begin_edges[k] : begin_edges[k + 1]]
+        own = slice(begin_edges[k], begin_edges[k + 1])
         found.append(
             Prepared(
-                n_rows=bounds[k + 1] - bounds[k],
-                shards=lists[0][a:z],
-                offsets=lists[1][a:z],
-                places=lists[2][a:z],
-                stops=lists[3][a:z],
-                starts=starts[a:z],
-                crosses=bool(crosses[a:z].any()),
-                empty=empty[k],
-                first_ids=places[own],
-                first_tokens=rows.start[own],
-                short=short[k],
-                border_targets=border_targets[border_edges[k] : border_edges[k + 1]],
-                borders=None if borders is None else borders[document_edges[k] : document_edges[k + 1]],
-                patches=rows.patches[patch_edges[k] : patch_edges[k + 1]] - (bounds[k], 0, 0),
+                bounds[k + 1] - bounds[k],
+                lists[0][a:z],
+                lists[1][a:z],
+                lists[2][a:z],
+                gaps[k],
+                starts[a:z],
+                read_places[a:z],
+                bool(crossing[k]),
+                first_places[own],
+                first_tokens[own],
+                short[k],
+                border_targets[border_edges[k] : border_edges[k + 1]],
+                None if borders is None else borders[document_edges[k] : document_edges[k + 1]],
+                patches[patch_edges[k] : patch_edges[k + 1]],
             )
         )
+    return found
+
+
+def _gaps(
+    filled: NDArray[np.int64],
+    places: NDArray[np.int64],
+    edges: NDArray[np.int64],
+    width: int,
+    batch_size: int,
+    itemsize: int,
+) -> list[list[tuple[int, int]]]:
+    """What no piece fills, as in Prepared: the rest of each of the steps' rows, where it is not full."""
+    found: list[list[tuple[int, int]]] = [[] for _ in range(len(edges) - 1)]
+    empty = np.flatnonzero(filled < width)
+    before = np.searchsorted(places, empty * width + filled[empty])
+    for row, n, at in zip(empty.tolist(), (width - filled[empty]).tolist(), before.tolist(), strict=True):
+        k = row // batch_size
+        found[k].append((at - int(edges[k]), n * itemsize))
     return found
 
 

@@ -19,6 +19,7 @@ from tokenriver.loader.source import ShardSource, resolve
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from tokenriver.cache.settings import CacheSettings
     from tokenriver.loader.dealt import RowSource
     from tokenriver.loader.order import Order
     from tokenriver.loader.packing import Packing
@@ -91,18 +92,22 @@ def set_up(
     order: Order,
     seed: int,
     drop_last: bool,
+    cache: CacheSettings | None = None,
 ) -> Setup:
     """Resolve the source and make the plan. Raises what TrainLoader says."""
     shape: dict[str, Any] = {"seq_len": seq_len, "order": order, "seed": seed}
     deal: dict[str, Any] = {**shape, "batch_size": batch_size, "world_size": world_size, "rank": rank}
     if not isinstance(source, Mixture):
-        data = _with_separator(resolve(source, split=split), separator)
+        data = _with_separator(resolve(source, split=split, cache=cache), separator)
         if packer.packing == "concat":
             plan = Plan(n_tokens=data.n_tokens, drop_last=drop_last, split=split, **deal)
             finders = [(DocumentFinder(data), 0)] if packer.marks and data.separator_id is None else []
             return Setup(data, plan, packer, finders=finders)
     parts = (
-        {name: _with_separator(resolve(s.path, split=split), separator) for name, s in source.sources.items()}
+        {
+            name: _with_separator(resolve(s.path, split=split, cache=cache), separator)
+            for name, s in source.sources.items()
+        }
         if isinstance(source, Mixture)
         else {"": data}
     )

@@ -10,44 +10,64 @@ import glob
 import hashlib
 import json
 import os
-import re
+import time
 from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tokenriver.errors import FormatError, IntegrityError, UsageError
 from tokenriver.files import sha256_file
 from tokenriver.loader.fingerprint import Fingerprint
+from tokenriver.loader.listing import MANIFEST, TOKENS_NAME, choose_names, files_of_split, one_split, tokenizer_of
 from tokenriver.shards.header import HEADER_BYTES, ShardHeader, parse_header
+from tokenriver.storage import is_url, to_path
 
-__all__ = ["ShardFile", "ShardSource", "Source", "hash_shards", "read_shard_file", "resolve"]
+if TYPE_CHECKING:
+    from tokenriver.cache.fetch import CachedSet
+    from tokenriver.cache.settings import CacheSettings
+
+__all__ = [
+    "SAMPLE_BYTES",
+    "ShardFile",
+    "ShardSource",
+    "Source",
+    "hash_shards",
+    "read_shard_file",
+    "resolve",
+    "shards_like",
+]
 
 Source = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """A data set directory, a manifest, a shard, a glob, or a list of shards."""
 
-MANIFEST = "_MANIFEST.json"
-_BUILD_SUFFIX = "_BUILD.json"
-_JOURNAL = "_JOURNAL"
-_SHARD_NAME = re.compile(r"(?P<dataset>.+)_(?P<split>train|val)(?:_(?P<index>\d+))?\.bin")
-_TOKENS_NAME = re.compile(r"(?:train|val)-\d+\.bin")
-_SAMPLE_BYTES = 256
+SAMPLE_BYTES = 256
 _THREADS = 16
+_TRIED, _SLOW = 64, 0.0002
+"""After so many files, how many seconds a file may have taken for no threads to be used (in memory: 30 to 50 µs)."""
+
+_BINARY = getattr(os, "O_BINARY", 0)
 
 
 @dataclass(frozen=True, slots=True)
 class ShardFile:
     """A shard as it was when the loader opened: header, size, inode, time of modification, and a sample's digest."""
 
-    path: Path
+    file: str
     header: ShardHeader
     inode: int
     modified_ns: int
     sample: bytes
     sha256: str | None = None
+    origin: CachedSet | None = None
+    """Where it is fetched from, for a shard behind a URL: `path` is then the URL's."""
+
+    @property
+    def path(self) -> Path:
+        """The file; made when it is asked for, since 10,000 of them take 0.1 s."""
+        return Path(self.file) if self.origin is None else to_path(self.file)
 
     @property
     def n_tokens(self) -> int:
@@ -82,32 +102,39 @@ class ShardSource:
             tokenizer=(self.tokenizer or "-").replace(";", ","),
             shards=len(self.shards),
             tokens=self.n_tokens,
-            names=_digest(shard.path.name for shard in self.shards),
+            names=_digest(os.path.basename(shard.file) for shard in self.shards),  # noqa: PTH119
             headers=_digest(f"{s.header.variant} {s.n_tokens} {s.header.vocab_size}" for s in self.shards),
             content=("sha256:" if whole else "sample:") + _digest(content),
         )
 
 
-def resolve(source: Source, *, split: str) -> ShardSource:
-    """Find and check the shards of a split.
+def resolve(source: Source, *, split: str, cache: CacheSettings | None = None) -> ShardSource:
+    """Find and check the shards of a split; those behind URLs are read through the cache.
 
     Raises UsageError for a source that names nothing or two things, IntegrityError for a shard that is missing or
     disagrees with its manifest, FormatError for a file that is no shard, and OSError when a file cannot be read.
     """
     if split not in ("train", "val"):
         raise UsageError(f"split is 'train' or 'val', not {split!r}")
+    single = isinstance(source, str | os.PathLike) or hasattr(source, "fs")
+    named: list[Any] = [source] if single else list(source)  # type: ignore[arg-type]
+    if any(is_url(path) for path in named):
+        from tokenriver.loader.remote import resolve_urls
+
+        return resolve_urls([str(path) for path in named], split=split, cache=cache)
     if not isinstance(source, str | os.PathLike):
-        return _from_paths([Path(path) for path in source], split=split, named="the list")
+        return _from_paths([os.fspath(path) for path in source], split=split, named="the list")
     path = Path(source)
     if path.is_dir():
         return _from_directory(path, split=split)
     if path.is_file():
-        return _from_manifest(path, split=split) if path.suffix == ".json" else _from_paths([path], split=split)
+        return _from_manifest(path, split=split) if path.suffix == ".json" else _from_paths([str(path)], split=split)
     if glob.has_magic(str(source)):
         found = sorted(match for match in glob.glob(str(source)) if Path(match).is_file())  # noqa: PTH207
         if not found:
             raise UsageError(f"no file matches {source}")
-        return _from_glob([Path(match) for match in found], split=split, pattern=str(source))
+        one_split([os.path.basename(match) for match in found], str(source))  # noqa: PTH119
+        return _from_paths(found, split=split, named=str(source))
     raise UsageError(f"{source}: no such data set directory, manifest or shard")
 
 
@@ -116,37 +143,15 @@ def _from_directory(directory: Path, *, split: str) -> ShardSource:
     if (directory / MANIFEST).is_file():
         return _from_manifest(directory / MANIFEST, split=split)
     names = sorted(entry.name for entry in os.scandir(directory))
-    journals = [name for name in names if name.endswith(_JOURNAL)]
-    if journals:
-        raise UsageError(f"{directory}: unfinished, its build stopped ({journals[0]} is there); run the build again")
-    records = [name for name in names if name.endswith(_BUILD_SUFFIX) and name != _BUILD_SUFFIX]
-    if len(records) == 1:
-        return _from_manifest(directory / records[0], split=split)
-    matches = [match for name in names if (match := _SHARD_NAME.fullmatch(name))]
-    if not matches:
-        raise UsageError(_explain_directory(directory, names))
-    datasets = sorted({match["dataset"] for match in matches})
-    if len(datasets) > 1:
-        raise UsageError(
-            f"{directory}: holds several data sets ({', '.join(datasets)}); name one, such as "
-            f"{directory / datasets[0]}_{split}_*.bin"
-        )
-    chosen = sorted((match for match in matches if match["split"] == split), key=lambda match: match.string)
-    if not chosen:
-        raise UsageError(f"{directory}: no {split} shards, only {matches[0]['split']}")
-    indices = [int(match["index"]) for match in chosen if match["index"]]
-    for before, after in pairwise(indices):
-        if after != before + 1:
-            raise IntegrityError(
-                f"{directory}: {split} shards jump from {before:06d} to {after:06d}; fetch what is missing, or name "
-                "the shards that you want as a list or glob"
-            )
-    return _from_paths([directory / match.string for match in chosen], split=split)
+    chosen = choose_names(str(directory), names, split=split, explain=lambda: _explain_directory(directory, names))
+    if isinstance(chosen, str):
+        return _from_manifest(directory / chosen, split=split)
+    return _from_paths([os.path.join(directory, name) for name in chosen], split=split)  # noqa: PTH118
 
 
 def _explain_directory(directory: Path, names: Sequence[str]) -> str:
     """Why a directory is no data set, and what was probably meant."""
-    if any(_TOKENS_NAME.fullmatch(name) for name in names):
+    if any(TOKENS_NAME.fullmatch(name) for name in names):
         return f"{directory}: unfinished, shards without {MANIFEST}; run the build again, or name the shards as a glob"
     below = sorted(directory.glob(f"*/{MANIFEST}")) or sorted(directory.glob(f"tokens/*/*/{MANIFEST}"))
     below = below or sorted(directory.glob(f"*/*/{MANIFEST}"))
@@ -157,16 +162,7 @@ def _explain_directory(directory: Path, names: Sequence[str]) -> str:
     return f"{directory}: no {MANIFEST} and no shards such as NAME_train_000000.bin"
 
 
-def _from_glob(paths: list[Path], *, split: str, pattern: str) -> ShardSource:
-    """All files that match, unless their names show that two splits were caught."""
-    splits = {match["split"] for path in paths if (match := _SHARD_NAME.fullmatch(path.name))}
-    splits |= {path.name.split("-")[0] for path in paths if _TOKENS_NAME.fullmatch(path.name)}
-    if len(splits) > 1:
-        raise UsageError(f"{pattern} matches train and val shards; narrow it to one split")
-    return _from_paths(paths, split=split, named=pattern)
-
-
-def _from_paths(paths: list[Path], *, split: str, named: str = "") -> ShardSource:
+def _from_paths(paths: list[str], *, split: str, named: str = "") -> ShardSource:
     """Shards in the order given."""
     if not paths:
         raise UsageError(f"{named or 'the source'} names no shard")
@@ -183,17 +179,16 @@ def _from_manifest(path: Path, *, split: str) -> ShardSource:
         manifest = json.loads(raw)
     except ValueError as error:
         raise FormatError(f"{path}: not JSON ({error})") from None
-    files = _manifest_files(manifest, path)
-    chosen = [file for file in files if file["split"] == split]
-    if not chosen:
-        raise UsageError(f"{path}: no {split} shards, only {', '.join(sorted({f['split'] for f in files})) or 'none'}")
-    missing = [file["name"] for file in chosen if not (path.parent / file["name"]).exists()]
+    chosen = files_of_split(manifest, path, split)
+    present = {entry.name for entry in os.scandir(path.parent)}
+    missing = [file["name"] for file in chosen if file["name"] not in present]
     if missing:
         raise IntegrityError(
             f"{path.parent}: {missing[0]} is missing ({len(missing)} of the manifest's {len(chosen)} {split} shards); "
             "fetch it, or name the shards that you want as a list or glob"
         )
-    shards = _read_all([path.parent / f["name"] for f in chosen], [f.get("sha256") for f in chosen])
+    paths = [os.path.join(path.parent, file["name"]) for file in chosen]  # noqa: PTH118
+    shards = _read_all(paths, [file.get("sha256") for file in chosen])
     for shard, file in zip(shards, chosen, strict=True):
         if shard.n_tokens != file["n_tokens"]:
             raise IntegrityError(
@@ -201,7 +196,7 @@ def _from_manifest(path: Path, *, split: str) -> ShardSource:
                 "the one that was built"
             )
     is_manifest = path.name == MANIFEST
-    tokenizer, separator_id, position = _tokenizer_of(manifest)
+    tokenizer, separator_id, position = tokenizer_of(manifest)
     return ShardSource(
         split,
         tuple(shards),
@@ -214,70 +209,63 @@ def _from_manifest(path: Path, *, split: str) -> ShardSource:
     )
 
 
-def _tokenizer_of(manifest: dict[str, Any]) -> tuple[str | None, int | None, str]:
-    """Tokenizer (id and start of its SHA-256), separator and its position, from a manifest or a build record."""
-    record = manifest.get("tokenizer")
-    if isinstance(record, dict):
-        name, digest, separator_id = record.get("tokenizer_id"), record.get("sha256"), record.get("separator_id")
-        position = str(record.get("separator_position", "before"))
-    else:
-        name, digest, separator_id = (manifest.get(k) for k in ("tokenizer_id", "tokenizer_sha256", "doc_sep_id"))
-        position = "before"
-    tokenizer = f"{name}@{str(digest or '')[:16]}" if name else None
-    return tokenizer, separator_id if isinstance(separator_id, int) else None, position
+def shards_like(pattern: str) -> list[ShardFile]:
+    """The shards that a pattern of paths, or of a URL, matches, in the order of their names. UsageError without any."""
+    if is_url(pattern):
+        from tokenriver.cache.settings import cache_settings
+        from tokenriver.loader.remote import shards_at
+
+        return shards_at([pattern], cache_settings())
+    found = sorted(glob.glob(pattern))  # noqa: PTH207 (a pattern may be absolute)
+    if not found:
+        raise UsageError(f"no file matches {pattern}")
+    return [read_shard_file(path) for path in found]
 
 
-def _manifest_files(manifest: Any, path: Path) -> list[dict[str, Any]]:
-    """The `files` list, with everything checked that loading relies on; a name never leaves the directory."""
-    files = manifest.get("files") if isinstance(manifest, dict) else None
-    if not isinstance(files, list):
-        raise FormatError(f"{path}: not a manifest of token shards, which has a list 'files'")
-    for i, file in enumerate(files):
-        keys = {"name": str, "split": str, "n_tokens": int}
-        wrong = [k for k, kind in keys.items() if not isinstance(file, dict) or not isinstance(file.get(k), kind)]
-        if wrong:
-            raise FormatError(f"{path}: files[{i}] has no valid {wrong[0]!r}")
-        if Path(file["name"]).name != file["name"] or "\\" in file["name"]:
-            raise FormatError(f"{path}: files[{i}] is called {file['name']!r}; a name has no directory in it")
-    return files
+def _read_all(paths: list[str], hashes: Sequence[str | None]) -> list[ShardFile]:
+    """Headers and samples of all shards. Where files answer slowly, many threads wait for them; where they are at hand
+    already, threads would only take turns at the interpreter's lock, and 10,000 files take twice as long."""
+    begin, found = time.perf_counter(), []
+    for path, sha256 in zip(paths, hashes, strict=True):
+        found.append(read_shard_file(path, sha256=sha256))
+        if len(found) % _TRIED == 0 and time.perf_counter() - begin > len(found) * _SLOW:
+            break
+    n = len(found)
+    with ThreadPoolExecutor(_THREADS) as pool:  # starts its threads only when there is something left
+        rest = pool.map(lambda k: read_shard_file(paths[k], sha256=hashes[k]), range(n, len(paths)), chunksize=1)
+        return found + list(rest)
 
 
-def _read_all(paths: list[Path], hashes: Sequence[str | None]) -> list[ShardFile]:
-    """Headers and samples of all shards, each thread taking a run of them (10,000 files are a matter of latency)."""
-    per_thread = max(64, -(-len(paths) // _THREADS))
-    runs = [range(i, min(i + per_thread, len(paths))) for i in range(0, len(paths), per_thread)]
-
-    def read_run(run: range) -> list[ShardFile]:
-        return [read_shard_file(paths[i], sha256=hashes[i]) for i in run]
-
-    if len(runs) == 1:
-        return read_run(runs[0])
-    with ThreadPoolExecutor(len(runs)) as pool:
-        return [shard for part in pool.map(read_run, runs) for shard in part]
-
-
-def read_shard_file(path: Path, *, sha256: str | None = None) -> ShardFile:
+def read_shard_file(path: str, *, sha256: str | None = None) -> ShardFile:
     """Header, identity and a sample (start, middle and end of the ids) of one shard."""
     # Descriptors, not file objects: with 10,000 shards the objects are a third of the time.
-    file = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+    file = os.open(path, os.O_RDONLY | _BINARY)
     try:
         stat = os.fstat(file)
-        start = os.read(file, HEADER_BYTES + _SAMPLE_BYTES)
+        start = os.read(file, HEADER_BYTES + SAMPLE_BYTES)
         header = parse_header(start[:HEADER_BYTES], stat.st_size, path)
         digest = hashlib.sha256(start)
-        for offset in (stat.st_size // 2, stat.st_size - _SAMPLE_BYTES):
+        for offset in (stat.st_size // 2, stat.st_size - SAMPLE_BYTES):
             if offset > len(start):
                 os.lseek(file, offset, os.SEEK_SET)
-                digest.update(os.read(file, _SAMPLE_BYTES))
+                digest.update(os.read(file, SAMPLE_BYTES))
     finally:
         os.close(file)
     return ShardFile(path, header, stat.st_ino, stat.st_mtime_ns, digest.digest(), sha256)
 
 
 def hash_shards(shards: Sequence[ShardFile]) -> list[str]:
-    """SHA-256 of each whole file in hex, several at a time."""
+    """SHA-256 of each whole file in hex, several at a time; what is in no cache is streamed."""
+
+    def hash_one(shard: ShardFile) -> str:
+        if shard.origin is None:
+            return sha256_file(shard.path)
+        from tokenriver.loader.remote import hash_remote
+
+        return hash_remote(shard)
+
     with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        return list(pool.map(lambda shard: sha256_file(shard.path), shards))
+        return list(pool.map(hash_one, shards))
 
 
 def _digest(lines: Any) -> str:

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -12,9 +13,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tokenriver.errors import MissingDependencyError, ResumeError, UsageError
+from tokenriver.loader.batch import Batch, Marks, Raw
+from tokenriver.loader.iteration import Iteration
 from tokenriver.loader.prepared import Prepared
 from tokenriver.loader.stream import Rows
-from tokenriver.loader.train import Batch, Iteration, Marks, Raw, TrainLoader
+from tokenriver.loader.train import TrainLoader
 
 try:
     import torch
@@ -27,6 +30,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from tokenriver.loader.assembly import Item
 __all__ = [
     "TensorBatch",
     "TrainDataset",
@@ -69,11 +73,16 @@ class TrainDataset(IterableDataset[tuple[torch.Tensor, torch.Tensor]]):
         loader = self.loader
         start, last = loader.epoch, None if self.epochs is None else loader.epoch + self.epochs
         self._taken, self._resumed = self._resumed, 0
-        while True:
-            step = loader.step + number + self._taken * count
-            if not loader.has_step(step, epoch=start, before_epoch=last):
-                return
-            batch = loader.batch_at(step, epoch=start)
+        first = loader.step + number + self._taken * count
+
+        def items() -> Iterator[Item]:
+            for step in itertools.count(first, count):
+                if not loader.has_step(step, epoch=start, before_epoch=last):
+                    return
+                yield loader.assembly.item(*loader.settle(start, step))
+
+        for item in loader.reader.ahead(items(), loader.assembly.reads):
+            batch = loader.made(item)
             self._taken += 1
             yield _tensors(batch)
 
@@ -137,16 +146,16 @@ class _Converted(Iteration["TensorBatch"]):
     """Batches for the CPU, or for devices that take a plain copy."""
 
     def __init__(self, loader: TrainLoader, device: torch.device, dtype: torch.dtype) -> None:
-        width = np.dtype(np.int64 if dtype == torch.int64 else np.int32)
+        arrays = loader.assembly.pool(np.dtype(np.int64 if dtype == torch.int64 else np.int32))
 
         def convert(buffer: Rows, raw: Raw) -> TensorBatch:
-            batch = loader.batch(buffer, raw, width)
+            batch = loader.assembly.batch(buffer, raw, arrays)
             inputs, targets = (torch.from_numpy(x).to(device) for x in (batch.inputs, batch.targets))
             marks = (batch.mask, batch.cu_seqlens, batch.position_ids)
             mask, lengths, places = (None if m is None else torch.from_numpy(m).to(device) for m in marks)
             return TensorBatch(inputs, targets, raw.epoch, raw.step, mask, lengths, places)
 
-        super().__init__(loader, loader.buffer, convert, n_buffers=max(1, loader.prefetch))
+        super().__init__(loader, loader.assembly.buffer, convert, n_buffers=max(1, loader.prefetch))
 
     def __iter__(self) -> _Converted:
         return self
@@ -166,6 +175,11 @@ class _PinnedRows(Rows):
         self.tensor = torch.empty((n_rows, length), dtype=kind, pin_memory=True)
         super().__init__(n_rows, length, dtype, memory=self.tensor.numpy().view(dtype))
 
+    def hold(self, content: bytes | None) -> None:
+        """As Rows, but copied into the page-locked memory."""
+        if content is not None:
+            self.view[:] = content
+
 
 class _Staged(Iteration[Marks]):
     """Batches for CUDA: pinned ring, side stream, one copy of the narrow ids, widening on the device."""
@@ -179,7 +193,7 @@ class _Staged(Iteration[Marks]):
             return _PinnedRows(loader.batch_size, loader.seq_len + 1, loader.reader.dtype)
 
         # One buffer more than the thread fills ahead: the one whose copy may still be under way.
-        super().__init__(loader, pinned, loader.marks, n_buffers=loader.prefetch + 2)
+        super().__init__(loader, pinned, loader.assembly.marks, n_buffers=loader.prefetch + 2)
 
     def __iter__(self) -> _Staged:
         return self
@@ -192,7 +206,7 @@ class _Staged(Iteration[Marks]):
             ids = buffer.tensor.to(self._device, non_blocking=True)
             copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
             copied.record(self._stream)
-            inputs, targets = (widen(part, self._dtype) for part in self._loader.split_rows(ids, raw))
+            inputs, targets = (widen(part, self._dtype) for part in self._loader.assembly.split_rows(ids, raw))
             if raw.patches is not None:
                 assert isinstance(raw.rows, Prepared)
                 row, slot = (torch.from_numpy(raw.rows.patches[:, k].copy()).to(self._device) for k in (0, 1))

@@ -5,6 +5,7 @@ Source: the `.bin` layout of llm.c (version 1 and its Llama-3 variant) and its u
 
 from __future__ import annotations
 
+import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -44,6 +45,9 @@ VARIANTS: dict[Variant, tuple[int, int, np.dtype[np.unsignedinteger]]] = {
 }
 """Variant → (magic, version, dtype of an id)."""
 
+_BY_MAGIC = {(magic, version): variant for variant, (magic, version, _) in VARIANTS.items()}
+_NUMBERS = struct.Struct("<4i")
+
 
 @dataclass(frozen=True, slots=True)
 class ShardHeader:
@@ -80,7 +84,7 @@ def variant_for(vocab_size: int) -> Variant:
     return "uint16" if vocab_size <= 1 << 16 else "uint32"
 
 
-def parse_header(raw: bytes, file_bytes: int, path: Path) -> ShardHeader:
+def parse_header(raw: bytes, file_bytes: int, path: Path | str) -> ShardHeader:
     """Read a shard's first 1024 bytes and check them against the size of the file.
 
     Raises FormatError for a short file, a wrong magic, an unknown version, a negative count, or a size that is
@@ -89,8 +93,8 @@ def parse_header(raw: bytes, file_bytes: int, path: Path) -> ShardHeader:
     if len(raw) < HEADER_BYTES:
         kind = "an empty file" if file_bytes == 0 else f"{file_bytes} bytes"
         raise FormatError(f"{path}: {kind}, but a token shard begins with a header of {HEADER_BYTES} bytes")
-    magic, version, n_tokens, vocab_size = np.frombuffer(raw, "<i4", 4).tolist()
-    variant = next((v for v, known in VARIANTS.items() if known[:2] == (magic, version)), None)
+    magic, version, n_tokens, vocab_size = _NUMBERS.unpack_from(raw)
+    variant = _BY_MAGIC.get((magic, version))
     if variant is None:
         raise FormatError(f"{path}: {_explain_magic(magic, version, raw)}")
     if n_tokens < 0:

@@ -33,6 +33,7 @@ __all__ = [
     "index_path",
     "index_problem",
     "index_shard",
+    "parse_index",
     "read_index",
 ]
 
@@ -136,6 +137,11 @@ def read_index(path: Path, n_tokens: int) -> NDArray[np.int64]:
     """
     with open_binary(path) as file:
         raw = file.read() or b""
+    return parse_index(raw, path, n_tokens)
+
+
+def parse_index(raw: bytes, path: Path | str, n_tokens: int) -> NDArray[np.int64]:
+    """The ends in an index's bytes; `path` is for the message. Raises as `read_index`."""
     problem = index_problem(raw, n_tokens)
     if problem is not None:
         raise FormatError(f"{path}: {problem}; make it again with tokenriver index")

@@ -19,7 +19,16 @@ from tokenriver.storage.paths import shown
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["RETRY_SECONDS", "StorageWarning", "explained", "hidden_failure", "no_bucket", "retried", "translating"]
+__all__ = [
+    "RETRY_SECONDS",
+    "StorageWarning",
+    "explained",
+    "hidden_failure",
+    "may_pass",
+    "no_bucket",
+    "retried",
+    "translating",
+]
 
 T = TypeVar("T")
 
@@ -53,7 +62,7 @@ def retried(url: str, action: Callable[[], T], *, offset: int | None = None) -> 
         except TokenRiverError:
             raise
         except Exception as error:
-            if not _may_pass(error):
+            if not may_pass(error):
                 raise explained(error, url, offset) from error
             told = explained(error, url, offset)
             pause = wait * (1 + random.random() / 4)
@@ -121,7 +130,7 @@ def _status(error: Exception) -> int | None:
     return told if isinstance(told, int) and 100 <= told < 600 else None
 
 
-def _may_pass(error: Exception) -> bool:
+def may_pass(error: Exception) -> bool:
     """Whether trying again makes sense: connections, time-outs, refusals for load, bodies cut short."""
     if isinstance(error, (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError, FileExistsError)):
         return False

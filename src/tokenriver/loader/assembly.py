@@ -1,0 +1,204 @@
+"""From the rows of a step to a batch: ids are read into a buffer, checked, converted, and their documents marked."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from tokenriver.errors import IntegrityError
+from tokenriver.loader.batch import Batch, Marks, Raw
+from tokenriver.loader.prepared import Prepared, prepare
+from tokenriver.loader.recycle import Recycled
+from tokenriver.loader.segments import cumulative_lengths
+from tokenriver.loader.stream import Located, Rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from tokenriver.loader.segments import Segments
+    from tokenriver.loader.setup import Setup
+    from tokenriver.loader.stream import Reads, TokenReader
+
+__all__ = ["Assembly", "Item"]
+
+Arrays = TypeVar("Arrays", bound=Any)
+Item = tuple[int, int, "Located | Prepared"]
+"""(epoch, step, rows ready to be read)."""
+
+
+class Assembly:
+    """Reads and converts one rank's batches of a loader's data; no position of its own, so any thread may use it."""
+
+    def __init__(self, setup: Setup, reader: TokenReader, dtype: np.dtype[Any]) -> None:
+        self._setup, self.data, self.plan, self.reader, self.dtype = setup, setup.data, setup.plan, reader, dtype
+        self.batch_size, self.seq_len = setup.plan.batch_size, setup.plan.seq_len
+        self._marked = setup.packer.marks or setup.packer.packing != "concat"
+
+    def items(self, epoch: int, step: int, epochs: int | None) -> Iterator[Item]:
+        """The rows of every step from a position on, ready for `fill`."""
+        for at_epoch, at_step, rows in self.plan.walk(epoch, step, epochs):
+            steps: Sequence[Located | Prepared] = self.locate(rows) if isinstance(rows, list) else self.prepare(*rows)
+            for k, ready in enumerate(steps):
+                yield at_epoch, at_step + k, ready
+
+    def item(self, epoch: int, step: int) -> Item:
+        """The rows of one step, ready for `fill`."""
+        rows = self.plan.take(epoch, step)
+        if isinstance(rows, np.ndarray):
+            return epoch, step, self.locate([rows])[0]
+        return epoch, step, self.prepare(rows, [0, rows.n_rows])[0]
+
+    def locate(self, steps: list[NDArray[np.int64]]) -> list[Located]:
+        """Rows of the flat stream for several steps, each ready for `fill`."""
+        b, t = self.batch_size, self.seq_len
+        if self.plan.order != "sequential" or self._setup.mixture is not None:
+            return self.reader.locate_rows(steps, t + 1)
+        full = [starts for starts in steps if len(starts) == b]
+        found = self.reader.locate_rows(full, t + 1, end_to_end=b * t + 1) if full else []
+        if len(full) < len(steps):  # the last step of an epoch, without drop_last
+            found += self.reader.locate_rows(steps[len(full) :], t + 1)
+        return found
+
+    def prepare(self, rows: Segments, bounds: list[int]) -> list[Prepared]:
+        """Packed rows of several steps, those of step k between bounds[k] and bounds[k + 1], each ready for `fill`."""
+        packer = self._setup.packer
+        return prepare(
+            rows,
+            bounds,
+            reader=self.reader,
+            batch_size=self.batch_size,
+            seq_len=self.seq_len,
+            shared_slots=packer.packing == "best-fit",
+            marks=packer.marks,
+            join=self.plan.order == "sequential",
+        )
+
+    def buffer(self) -> Rows:
+        """A buffer for one batch of raw ids, [B, T + 1] of the shards' id type."""
+        return Rows(self.batch_size, self.seq_len + 1, self.reader.dtype)
+
+    def fill(self, buffer: Rows, item: Item) -> Raw:
+        """Read one batch: rows end to end as one range, other rows one by one or piece by piece; padding is zeros."""
+        epoch, step, rows = item
+        if isinstance(rows, Prepared):
+            return self._fill_pieces(buffer, epoch, step, rows)
+        self.reader.read_located(rows, buffer)
+        n_rows = len(rows.starts)
+        if n_rows < self.batch_size:
+            buffer.array[n_rows:] = 0
+        return Raw(epoch, step, n_rows, rows.length > self.seq_len + 1, rows)
+
+    def reads(self, item: Item) -> Reads:
+        """What `fill` will read, range by range."""
+        rows = item[2]
+        if isinstance(rows, Prepared):
+            sizes = np.array(rows.sizes, np.int64) // self.reader.dtype.itemsize
+            patches = rows.patches[:, 2]
+            return np.concatenate([rows.starts, patches]), np.concatenate([sizes, np.ones(len(patches), np.int64)])
+        starts = rows.starts[: len(rows.shards)]
+        return starts, np.full(len(starts), rows.length)
+
+    def _fill_pieces(self, buffer: Rows, epoch: int, step: int, rows: Prepared) -> Raw:
+        """Read the pieces of packed rows, and check that documents begin where they should."""
+        self.reader.read_prepared(rows, buffer)
+        separator = self.data.separator_id
+        if separator is not None and self.data.separator_position == "before":
+            wrong = buffer.array.reshape(-1)[rows.first_ids] != separator
+            if wrong.any():
+                self._check_begins(rows.first_tokens[wrong], separator)
+        patches = None
+        if len(rows.patches):
+            patches = np.empty((len(rows.patches), 1), self.reader.dtype)
+            self.reader.read_rows(rows.patches[:, 2], Rows(len(patches), 1, self.reader.dtype, memory=patches))
+        return Raw(epoch, step, rows.n_rows, False, rows, patches)
+
+    def _check_begins(self, tokens: NDArray[np.int64], separator: int) -> None:
+        """Raise IntegrityError for documents that do not begin with the separator, unless they began elsewhere."""
+        wrong = sorted(set(tokens.tolist()) - self._setup.fragments())
+        if wrong:
+            span = self.reader.spans(wrong[0], wrong[0] + 1)[0]
+            raise IntegrityError(
+                f"{span.shard.path}: token {span.start:,} begins a document by the document index, but is not the "
+                f"separator {separator}; make the index again with tokenriver index"
+            )
+
+    def split_rows(self, ids: Arrays, raw: Raw) -> tuple[Arrays, Arrays]:
+        """Views (inputs, targets) [B, T] of a filled buffer's ids [B, T + 1]; NumPy arrays and torch tensors alike."""
+        b, t = self.batch_size, self.seq_len
+        if raw.contiguous:
+            flat = ids.reshape(-1)
+            return flat[: b * t].reshape(b, t), flat[1 : b * t + 1].reshape(b, t)
+        return ids[:, :-1], ids[:, 1:]
+
+    def marks(self, buffer: Rows, raw: Raw) -> Marks:
+        """Which targets count, and where documents begin."""
+        b, t, packer = self.batch_size, self.seq_len, self._setup.packer
+        if isinstance(raw.rows, Prepared):
+            mask, borders = raw.rows.mask(b, t), raw.rows.borders
+        else:
+            mask = None
+            if raw.n_rows < b:
+                mask = np.zeros((b, t), np.bool_)
+                mask[: raw.n_rows] = True
+            borders = None
+            if packer.marks:
+                borders, mask = self._stream_borders(buffer, raw, mask)
+        if borders is None:
+            return Marks(mask, None)
+        return Marks(mask, cumulative_lengths(borders, b * t, length=packer.fixed_length))
+
+    def _stream_borders(
+        self, buffer: Rows, raw: Raw, mask: NDArray[np.bool_] | None
+    ) -> tuple[NDArray[np.int64], NDArray[np.bool_] | None]:
+        """Where documents begin in rows of the flat stream, and the mask without targets that nothing announces."""
+        b, t, separator = self.batch_size, self.seq_len, self.data.separator_id
+        heads = np.arange(b, dtype=np.int64) * t
+        if separator is not None:
+            inputs = self.split_rows(buffer.array, raw)[0][: raw.n_rows]
+            found = np.flatnonzero(np.equal(inputs, separator))
+            if self.data.separator_position == "before":
+                return _with_heads(found, heads, t), mask
+            ends = found
+            found = found[(found + 1) % t != 0] + 1
+        else:
+            assert isinstance(raw.rows, Located)
+            starts, firsts = self._setup.starts(), raw.rows.starts
+            low, high = (np.searchsorted(starts, firsts + k, "right") for k in (0, t))
+            n = high - low
+            row = np.repeat(np.arange(len(n)), n)
+            inside = starts[np.arange(int(n.sum())) - np.repeat(np.cumsum(n) - n, n) + low[row]] - firsts[row]
+            ends = row * t + inside - 1
+            found = ends[inside < t] + 1
+        if len(ends):
+            mask = np.ones((b, t), np.bool_) if mask is None else mask
+            mask.reshape(-1)[ends] = False
+        return _with_heads(found, heads, t), mask
+
+    def pool(self, dtype: np.dtype[Any] | None = None) -> Recycled:
+        """Where an iteration has the arrays of its batches from."""
+        return Recycled((self.batch_size, self.seq_len), dtype or self.dtype)
+
+    def batch(self, buffer: Rows, raw: Raw, arrays: Recycled) -> Batch:
+        """A batch of its own memory from a filled buffer."""
+        inputs, targets = arrays.take()
+        parts = buffer.parts.get(raw.contiguous)
+        if parts is None:
+            parts = buffer.parts[raw.contiguous] = self.split_rows(buffer.array, raw)
+        inputs[...] = parts[0]
+        targets[...] = parts[1]
+        if raw.n_rows == self.batch_size and not self._marked:
+            return Batch(inputs, targets, raw.epoch, raw.step)
+        if raw.patches is not None:
+            assert isinstance(raw.rows, Prepared)
+            targets[raw.rows.patches[:, 0], raw.rows.patches[:, 1]] = raw.patches[:, 0]
+        return Batch(inputs, targets, raw.epoch, raw.step, *self.marks(buffer, raw))
+
+
+def _with_heads(borders: NDArray[np.int64], heads: NDArray[np.int64], seq_len: int) -> NDArray[np.int64]:
+    """Borders of documents and heads of rows, each once, ascending."""
+    both = np.concatenate([heads, borders[borders % seq_len > 0]])
+    both.sort()
+    return both

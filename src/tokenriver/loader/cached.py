@@ -1,0 +1,381 @@
+"""A reader of shards that lie behind URLs: whole from the cache where the order goes on, by ranges where it jumps.
+
+In order, the shards at hand and the next ones are fetched whole, and waited for, as long as the cache holds all that
+are read at the same time. A shuffled order reads ranges into memory, batches ahead, while the cache is filled with as
+many whole shards as fit. A read asks, shard by shard: is it here, is it waited for, else by range.
+"""
+
+from __future__ import annotations
+
+import os
+from bisect import bisect_right
+from collections import OrderedDict, deque
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import numpy as np
+
+from tokenriver.cache.fetch import CachedShard
+from tokenriver.cache.keeper import Keeper
+from tokenriver.errors import IntegrityError
+from tokenriver.loader.prepared import Prepared
+from tokenriver.loader.ranges import RangeReads
+from tokenriver.loader.stream import MAX_OPEN, SHARDS_AHEAD, TokenReader
+from tokenriver.shards.header import HEADER_BYTES, parse_header
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    from tokenriver.loader.source import ShardFile
+    from tokenriver.loader.stream import Located, Reads, Rows
+
+__all__ = ["CachedReader"]
+
+Item = TypeVar("Item")
+
+_AHEAD_BYTES = 64 << 20
+_AHEAD_ITEMS = 16
+"""Batches whose ranges are asked for ahead: as many as make so many bytes, from 2 to this."""
+
+_WORKING_SET = 64
+"""Batches of packed documents over which the shards that are read in turn are counted."""
+
+_TRIES = 5
+"""How often a read begins anew because a file went from the cache under it."""
+
+_FILL = 0.95
+"""How much of the cache a shuffled order fills, so that other data sets' files need not go for its last shard."""
+
+
+class CachedReader(TokenReader):
+    """Reads ids of consecutive shards, some of which are fetched from a store; the same ids as from local files."""
+
+    def __init__(
+        self,
+        shards: Sequence[ShardFile],
+        *,
+        max_open: int = MAX_OPEN,
+        sequential: bool = True,
+        repeats: bool = True,
+        parts: Sequence[int] = (),
+    ) -> None:
+        self._cached = [
+            None if s.origin is None else CachedShard(s.origin, s.path.name, s.header.file_bytes, s.sha256)
+            for s in shards
+        ]
+        self._order = {"sequential": sequential, "repeats": repeats, "parts": tuple(parts)}
+        self._sequential, self._repeats = sequential, repeats
+        self._parts = np.concatenate([[0], np.cumsum(parts or [len(shards)])]).tolist()
+        self._capacity: int | None = None
+        super().__init__(shards, max_open=max_open)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**super().__getstate__(), **self._order}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        shards = state.pop("shards")
+        self.__init__(shards, **state)  # type: ignore[misc]
+
+    def _renew(self) -> None:
+        super()._renew()
+        self.keeper = Keeper(self._cached)
+        self._ranges = RangeReads(self._cached, stopped=self.keeper.stopped)
+        self._recent: OrderedDict[int, int] = OrderedDict()
+        self._announced: list[int] | None = None
+        self._checked: set[int] = set()
+        self._count = 0
+
+    def close(self) -> None:
+        """Close all descriptors and end the threads; the next read begins anew."""
+        super().close()
+        self._end()
+        self._renew()
+
+    def __del__(self) -> None:
+        if hasattr(self, "keeper") and self._pid == os.getpid():
+            self._end()
+        super().__del__()
+
+    def _end(self) -> None:
+        self.keeper.close()
+        self._ranges.close()
+
+    def read(self, start: int, out: NDArray[Any]) -> None:
+        """As TokenReader."""
+        self._serve(lambda: super(CachedReader, self).read(start, out), np.array([start]), np.array([len(out)]), [out])
+
+    def read_located(self, where: Located, rows: Rows) -> None:
+        """As TokenReader."""
+        end_to_end = where.length != rows.array.shape[1]
+        starts = where.starts[: len(where.shards)]
+        outs = [rows.flat[: where.length]] if end_to_end else rows.array[: len(starts)]
+        sizes = np.full(len(starts), where.length)
+        self._serve(lambda: super(CachedReader, self).read_located(where, rows), starts, sizes, outs)
+
+    def read_prepared(self, pieces: Prepared, rows: Rows) -> None:
+        """As TokenReader."""
+        sizes = np.array(pieces.sizes, np.int64) // self.dtype.itemsize
+        rows.hold(None)
+        rows.flat[:] = 0
+        outs = [rows.flat[a : a + n] for a, n in zip(pieces.places.tolist(), sizes.tolist(), strict=True)]
+        self._serve(lambda: super(CachedReader, self).read_prepared(pieces, rows), pieces.starts, sizes, outs)
+
+    def expect(self, shards: Iterable[int]) -> None:
+        """Say which shards are read next, in this order; they are fetched whole, and waited for, if the cache holds
+        the first two."""
+        if self._pid != os.getpid():
+            self._renew()
+        wanted = list(dict.fromkeys(shards))
+        fitting = self._fitting(wanted)
+        self._want(fitting if len(fitting) >= min(2, len(wanted)) else [])
+
+    def ahead(self, items: Iterator[Item], reads: Callable[[Item], Reads]) -> Iterator[Item]:
+        """The same items, each given only when what it reads is on its way, and that of some batches more."""
+        if self._pid != os.getpid():
+            self._renew()
+        waiting: deque[tuple[Item, list[Any]]] = deque()
+        depth = 1
+        try:
+            for item in items:
+                starts, sizes = reads(item)
+                asked = self._announce(starts, sizes, packed=isinstance(item[2], Prepared))  # type: ignore[index]
+                waiting.append((item, asked))
+                n_bytes = int(sizes.sum()) * self.dtype.itemsize
+                depth = max(2, min(_AHEAD_ITEMS, _AHEAD_BYTES // max(1, n_bytes))) if asked else min(depth, 2)
+                while len(waiting) > depth:
+                    yield waiting.popleft()[0]
+            while waiting:
+                yield waiting.popleft()[0]
+        finally:
+            for _, asked in waiting:
+                self._ranges.forget(asked)
+
+    def _serve(self, local: Callable[[], None], starts: NDArray[np.int64], sizes: NDArray[np.int64], outs: Any) -> None:
+        """Read ranges of the stream: through files when all their shards are here, else some from the store."""
+        if self._pid != os.getpid():
+            self._renew()
+        touched = self._touched(starts, sizes)
+        for _ in range(_TRIES):
+            for index in touched:
+                self._bring(index)
+            try:
+                if self.keeper.here[touched].all():
+                    local()
+                else:
+                    self._read_mixed(starts.tolist(), outs)
+            except _LostError as lost:
+                self._let_go(lost.index)
+            except IntegrityError:
+                if not self._drop_damaged(touched):
+                    raise
+            else:
+                return
+        raise IntegrityError(
+            f"{self.shards[touched[0]].path}: vanished from the cache, or was changed there, {_TRIES} times while it "
+            "was read; give this job a cache_dir of its own"
+        )
+
+    def _touched(self, starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> list[int]:
+        """The shards that ranges lie in, ascending."""
+        filled = sizes > 0
+        if not filled.any():
+            return []
+        first = np.searchsorted(self.bounds, starts[filled], "right") - 1
+        last = np.searchsorted(self.bounds, starts[filled] + sizes[filled] - 1, "right") - 1
+        if len(first) == 1 or (first == last).all():
+            found = np.unique(np.concatenate([first, last]))
+            return list(range(int(found[0]), int(found[-1]) + 1)) if len(first) == 1 else found.tolist()
+        return sorted({i for a, b in zip(first.tolist(), last.tolist(), strict=True) for i in range(a, b + 1)})
+
+    def _bring(self, index: int) -> None:
+        """Wait for a shard that is to be here; raise what its fetch found wrong with it."""
+        keeper = self.keeper
+        if keeper.here[index]:
+            return
+        if keeper.must(index):
+            keeper.wait(index)
+        else:
+            error = keeper.error(index)
+            if isinstance(error, IntegrityError):
+                raise error
+            keeper.found(index)
+
+    def _read_mixed(self, starts: list[int], outs: Any) -> None:
+        """Range by range: from files that are here, the others from the store, all of these at the same time."""
+        here = self.keeper.here
+        wanted: list[tuple[int, int, int]] = []
+        targets: list[NDArray[Any]] = []
+        for start, out in zip(starts, outs, strict=True):
+            if start < 0 or start + len(out) > self.n_tokens:
+                raise IndexError(f"tokens [{start}, {start + len(out)}) of a stream of {self.n_tokens}")
+            for index, inside, target in self._split(start, out):
+                if here[index]:
+                    with self._lock:
+                        self._read_shard(index, inside, target)
+                else:
+                    width = self.shards[index].header.dtype.itemsize
+                    wanted.append((index, HEADER_BYTES + inside * width, len(target) * width))
+                    targets.append(target)
+        for (index, _, _), target, raw in zip(wanted, targets, self._ranges.take(wanted), strict=True):
+            target[:] = np.frombuffer(raw, self.shards[index].header.dtype)
+
+    def _split(self, start: int, out: NDArray[Any]) -> Iterator[tuple[int, int, NDArray[Any]]]:
+        """(shard, first token in it, part of `out`) of one range."""
+        index, done = bisect_right(self._ends, start) - 1, 0
+        while done < len(out):
+            first, end = self._ends[index], self._ends[index + 1]
+            count = min(len(out) - done, end - start - done)
+            if count > 0:
+                yield index, start + done - first, out[done : done + count]
+                done += count
+            index += 1
+
+    def _announce(self, starts: NDArray[np.int64], sizes: NDArray[np.int64], *, packed: bool) -> list[Any]:
+        """Have fetched what a batch needs; gives the ranges that were asked for."""
+        touched = self._touched(starts, sizes)
+        if self._sequential:
+            self._want(self._working_set(touched, packed=packed))
+        elif self._announced is None:
+            known = sorted(range(len(self.shards)), key=lambda i: not self.keeper.found(i))
+            self._want(self._fitting(known, share=_FILL), must=False)
+        elif self.keeper.touch():
+            self._close_gone()
+        left = [i for i in touched if not self.keeper.here[i] and not self.keeper.must(i) and not self.keeper.found(i)]
+        if not left:
+            return []
+        missing, wanted = set(left), []
+        for start, size in zip(starts.tolist(), sizes.tolist(), strict=True):
+            for index, inside, part in self._split(start, _OfLength(size)):  # type: ignore[arg-type]
+                if index in missing:
+                    width = self.shards[index].header.dtype.itemsize
+                    wanted.append((index, HEADER_BYTES + inside * width, len(part) * width))
+        return self._ranges.ask(wanted)
+
+    def _want(self, wanted: list[int], *, must: bool = True) -> None:
+        """Tell the keeper, when it is something new."""
+        if wanted != self._announced:
+            self._announced = wanted
+            self.keeper.want(wanted, must=must)
+            self._close_gone()
+        elif self.keeper.touch():
+            self._close_gone()
+
+    def _close_gone(self) -> None:
+        """Close files that are not needed, or were removed from the cache: an open file still takes its room."""
+        wanted = set(self._announced or ())
+        with self._lock:
+            for index in [i for i in self._open if self._cached[i] is not None]:
+                if index not in wanted or not self.keeper.here[index]:
+                    os.close(self._open.pop(index).descriptor)
+
+    def _working_set(self, touched: list[int], *, packed: bool) -> list[int]:
+        """The shards that batches now read, and those that follow in order; none if the cache cannot hold them."""
+        self._count += 1
+        for index in touched:
+            self._recent[index] = self._count
+            self._recent.move_to_end(index)
+        parts = list(zip(self._parts, self._parts[1:], strict=False))
+        fronts = [max((i for i in self._recent if a <= i < b), default=-1) for a, b in parts]
+        oldest = self._count - (_WORKING_SET if packed else 0)
+        for index in [i for i, count in self._recent.items() if count < oldest and i not in fronts]:
+            del self._recent[index]
+        follow = [
+            a + (front + k - a) % (b - a)
+            for k in range(1, SHARDS_AHEAD)
+            for (a, b), front in zip(parts, fronts, strict=True)
+            if front >= 0 and (front + k < b or self._repeats)
+        ]
+        at_hand = list(self._recent) if packed else [front for front in fronts if front >= 0]
+        needed = list(dict.fromkeys([*at_hand, *follow[: len(at_hand)]]))
+        if len(self._fitting(needed)) < len(needed):
+            return []
+        return self._fitting(dict.fromkeys([*touched, *self._recent, *follow]))
+
+    def _fitting(self, wanted: Iterable[int], *, share: float = 1.0) -> list[int]:
+        """The first of the wanted shards that the cache can hold at the same time."""
+        if self._capacity is None:
+            settings = next(c for c in self._cached if c is not None).data_set
+            self._capacity = settings.folder.capacity()
+        fitting, left = [], self._capacity * share
+        for index in wanted:
+            shard = self._cached[index]
+            left -= 0 if shard is None else shard.size
+            if left < 0:
+                break
+            fitting.append(index)
+        return fitting
+
+    def _reopen(self, index: int) -> int:
+        """Open a shard's file in the cache, and compare its header with the one that the manifest made expect."""
+        shard, cached = self.shards[index], self._cached[index]
+        if cached is None:
+            return super()._reopen(index)
+        try:
+            descriptor = os.open(cached.path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0))
+        except FileNotFoundError:
+            raise _LostError(index) from None
+        try:
+            if not cached.is_whole():
+                raise _LostError(index)
+            if index not in self._checked:
+                raw = os.read(descriptor, HEADER_BYTES)
+                header = parse_header(raw, os.fstat(descriptor).st_size, shard.path)
+                if header != shard.header:
+                    raise IntegrityError(
+                        f"{shard.path}: its header says {header}, but by the manifest and the other shards it is "
+                        f"{shard.header}"
+                    )
+                self._checked.add(index)
+        except BaseException:
+            os.close(descriptor)
+            raise
+        return descriptor
+
+    def _check_path(self, shard: ShardFile) -> None:
+        """A file of the cache may go while it is read (its descriptor stays), but not change."""
+        if shard.origin is None:
+            super()._check_path(shard)
+            return
+        index = self.shards.index(shard)
+        cached = self._cached[index]
+        if cached is not None and cached.path.exists() and not cached.is_whole():
+            raise _LostError(index)
+
+    def _drop_damaged(self, touched: list[int]) -> bool:
+        """Let go of the files of the cache that are not what was verified; whether there were any."""
+        damaged = [
+            i for i in touched if self.keeper.here[i] and (c := self._cached[i]) is not None and not c.is_whole()
+        ]
+        for index in damaged:
+            self._let_go(index)
+        return bool(damaged)
+
+    def _let_go(self, index: int) -> None:
+        """Close a shard's file and forget that it was in the cache."""
+        with self._lock:
+            opened = self._open.pop(index, None)
+            if opened is not None:
+                os.close(opened.descriptor)
+        self.keeper.lost(index)
+
+
+class _LostError(Exception):
+    """A shard that was in the cache is there no more."""
+
+    def __init__(self, index: int) -> None:
+        super().__init__(index)
+        self.index = index
+
+
+class _OfLength:
+    """Stands for an array of which only the length matters."""
+
+    def __init__(self, length: int) -> None:
+        self._length = length
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, part: slice) -> _OfLength:
+        return _OfLength(part.stop - part.start)

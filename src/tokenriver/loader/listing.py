@@ -1,0 +1,99 @@
+"""What names and manifests say of a data set, wherever it lies: its shards in order, its tokenizer, its separator."""
+
+from __future__ import annotations
+
+import re
+from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tokenriver.errors import FormatError, IntegrityError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+__all__ = ["MANIFEST", "TOKENS_NAME", "choose_names", "files_of_split", "manifest_files", "one_split", "tokenizer_of"]
+
+MANIFEST = "_MANIFEST.json"
+_BUILD_SUFFIX = "_BUILD.json"
+_JOURNAL = "_JOURNAL"
+_SHARD_NAME = re.compile(r"(?P<dataset>.+)_(?P<split>train|val)(?:_(?P<index>\d+))?\.bin")
+TOKENS_NAME = re.compile(r"(?:train|val)-\d+\.bin")
+
+
+def choose_names(directory: str, names: list[str], *, split: str, explain: Callable[[], str]) -> str | list[str]:
+    """In a directory without a manifest: its one build record, or the shards of the split in order.
+
+    `names` are sorted. Raises UsageError (with `explain`'s words where nothing looks like shards) or IntegrityError.
+    """
+    journals = [name for name in names if name.endswith(_JOURNAL)]
+    if journals:
+        raise UsageError(f"{directory}: unfinished, its build stopped ({journals[0]} is there); run the build again")
+    records = [name for name in names if name.endswith(_BUILD_SUFFIX) and name != _BUILD_SUFFIX]
+    if len(records) == 1:
+        return records[0]
+    matches = [match for name in names if (match := _SHARD_NAME.fullmatch(name))]
+    if not matches:
+        raise UsageError(explain())
+    datasets = sorted({match["dataset"] for match in matches})
+    if len(datasets) > 1:
+        raise UsageError(
+            f"{directory}: holds several data sets ({', '.join(datasets)}); name one, such as "
+            f"{directory.rstrip('/')}/{datasets[0]}_{split}_*.bin"
+        )
+    chosen = sorted((match for match in matches if match["split"] == split), key=lambda match: match.string)
+    if not chosen:
+        raise UsageError(f"{directory}: no {split} shards, only {matches[0]['split']}")
+    indices = [int(match["index"]) for match in chosen if match["index"]]
+    for before, after in pairwise(indices):
+        if after != before + 1:
+            raise IntegrityError(
+                f"{directory}: {split} shards jump from {before:06d} to {after:06d}; fetch what is missing, or name "
+                "the shards that you want as a list or glob"
+            )
+    return [match.string for match in chosen]
+
+
+def one_split(names: Sequence[str], pattern: str) -> None:
+    """Raise UsageError when the names that a pattern matched are of both splits."""
+    splits = {match["split"] for name in names if (match := _SHARD_NAME.fullmatch(name))}
+    splits |= {name.split("-")[0] for name in names if TOKENS_NAME.fullmatch(name)}
+    if len(splits) > 1:
+        raise UsageError(f"{pattern} matches train and val shards; narrow it to one split")
+
+
+def tokenizer_of(manifest: dict[str, Any]) -> tuple[str | None, int | None, str]:
+    """Tokenizer (id and start of its SHA-256), separator and its position, from a manifest or a build record."""
+    record = manifest.get("tokenizer")
+    if isinstance(record, dict):
+        name, digest, separator_id = record.get("tokenizer_id"), record.get("sha256"), record.get("separator_id")
+        position = str(record.get("separator_position", "before"))
+    else:
+        name, digest, separator_id = (manifest.get(k) for k in ("tokenizer_id", "tokenizer_sha256", "doc_sep_id"))
+        position = "before"
+    tokenizer = f"{name}@{str(digest or '')[:16]}" if name else None
+    return tokenizer, separator_id if isinstance(separator_id, int) else None, position
+
+
+def manifest_files(manifest: Any, path: Path | str) -> list[dict[str, Any]]:
+    """The `files` list, with everything checked that loading relies on; a name never leaves the directory."""
+    files = manifest.get("files") if isinstance(manifest, dict) else None
+    if not isinstance(files, list):
+        raise FormatError(f"{path}: not a manifest of token shards, which has a list 'files'")
+    for i, file in enumerate(files):
+        keys = {"name": str, "split": str, "n_tokens": int}
+        wrong = [k for k, kind in keys.items() if not isinstance(file, dict) or not isinstance(file.get(k), kind)]
+        if wrong:
+            raise FormatError(f"{path}: files[{i}] has no valid {wrong[0]!r}")
+        if Path(file["name"]).name != file["name"] or "\\" in file["name"]:
+            raise FormatError(f"{path}: files[{i}] is called {file['name']!r}; a name has no directory in it")
+    return files
+
+
+def files_of_split(manifest: Any, path: Path | str, split: str) -> list[dict[str, Any]]:
+    """The entries of a manifest's `files` that are of a split. Raises UsageError when there are none, FormatError."""
+    files = manifest_files(manifest, path)
+    chosen = [file for file in files if file["split"] == split]
+    if not chosen:
+        raise UsageError(f"{path}: no {split} shards, only {', '.join(sorted({f['split'] for f in files})) or 'none'}")
+    return chosen

@@ -1,0 +1,106 @@
+"""Ranges of shards read from the store into memory: asked for ahead, neighbours in one request, taken once."""
+
+from __future__ import annotations
+
+import threading
+from functools import partial
+from typing import TYPE_CHECKING
+
+from tokenriver.cache.crew import Crew
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from concurrent.futures import Future
+
+    from tokenriver.cache.fetch import CachedSet, CachedShard
+
+__all__ = ["RangeReads"]
+
+_GAP = 32 << 10
+"""Bytes between two ranges up to which they are one request: cheaper to send than to ask again."""
+
+_LONGEST = 4 << 20
+_THREADS = 4
+"""Batches whose ranges are on their way at the same time; each asks for many at once."""
+
+Range = tuple[int, int, int]
+"""(shard, first byte, number of bytes)."""
+
+_Place = tuple["Future[list[bytes]]", int, int]
+"""(answers, which of them, first byte in it)."""
+
+
+class RangeReads:
+    """Reads ranges of cached shards' objects. `ask` begins, `take` gives the bytes (asking for what nobody asked for),
+    `forget` drops what was asked for in vain."""
+
+    def __init__(self, shards: Sequence[CachedShard | None], *, stopped: threading.Event) -> None:
+        self._shards, self._stopped = shards, stopped
+        self._crew = Crew(_THREADS, "tokenriver-ranges")
+        self._asked: dict[Range, list[_Place]] = {}
+        self._lock = threading.Lock()
+
+    def ask(self, wanted: Sequence[Range]) -> list[Range]:
+        """Begin to read ranges, all of them at the same time; gives them back, for `forget`."""
+        for origin, merged, members in self._by_set(wanted):
+            answers = self._crew.submit(partial(origin.objects.ranges, merged, stopped=self._stopped))
+            with self._lock:
+                for one, k, at in members:
+                    self._asked.setdefault(one, []).append((answers, k, at))
+        return list(wanted)
+
+    def take(self, wanted: Sequence[Range]) -> list[memoryview]:
+        """The bytes of ranges, in the order given. Raises what the store raised."""
+        found: list[memoryview | None] = [None] * len(wanted)
+        places = [self._pop(one) for one in wanted]
+        missing = [one for one, place in zip(wanted, places, strict=True) if place is None]
+        if missing:
+            self.ask(missing)
+            places = [self._pop(one) if place is None else place for one, place in zip(wanted, places, strict=True)]
+        for n, (one, place) in enumerate(zip(wanted, places, strict=True)):
+            assert place is not None
+            answers, k, at = place
+            found[n] = memoryview(answers.result()[k])[at : at + one[2]]
+        return found  # type: ignore[return-value]
+
+    def forget(self, asked: Sequence[Range]) -> None:
+        """Drop what nobody will take."""
+        for one in asked:
+            self._pop(one)
+
+    def close(self) -> None:
+        """End the threads, and let go of all bytes."""
+        self._crew.close()
+        with self._lock:
+            self._asked.clear()
+
+    def _pop(self, one: Range) -> _Place | None:
+        with self._lock:
+            places = self._asked.get(one)
+            if not places:
+                return None
+            place = places.pop(0)
+            if not places:
+                del self._asked[one]
+            return place
+
+    def _by_set(
+        self, wanted: Sequence[Range]
+    ) -> list[tuple[CachedSet, list[tuple[str, int, int]], list[tuple[Range, int, int]]]]:
+        """Requests for each data set, and for each range the request that it is in, and where."""
+        found: dict[int, tuple[CachedSet, list[tuple[str, int, int]], list[tuple[Range, int, int]]]] = {}
+        last: tuple[int, int, int] | None = None
+        for one in sorted(wanted):
+            index, start, size = one
+            shard = self._shards[index]
+            assert shard is not None
+            _, merged, members = found.setdefault(id(shard.data_set), (shard.data_set, [], []))
+            near = last is not None and last[0] == index and start - last[2] <= _GAP and start - last[1] < _LONGEST
+            if near and last is not None:
+                last = (index, last[1], max(last[2], start + size))
+                merged[-1] = (shard.name, last[1], last[2])
+            else:
+                last = (index, start, start + size)
+                merged.append((shard.name, start, start + size))
+            members.append((one, len(merged) - 1, start - last[1]))
+        return list(found.values())

@@ -1,0 +1,172 @@
+"""The cache's folder: who goes first, what a limit means, and what `tokenriver cache` shows and removes."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from hashlib import sha256
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from tokenriver import UsageError
+from tokenriver.cache.folder import CacheFolder, CacheFullError, mark_verified, whole_stat
+from tokenriver.cache.settings import CacheSettings, cache_settings, parse_bytes
+from tokenriver.cli import main
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def put(root: Path, key: str, name: str, size: int, needed: float) -> Path:
+    """A verified file of zeros, needed last at that second."""
+    path = root / key / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(bytes(size))
+    mark_verified(path, sha256(bytes(size)).hexdigest())
+    os.utime(path, ns=(int(needed * 1e9), path.stat().st_mtime_ns))
+    return path
+
+
+def names(folder: CacheFolder) -> list[str]:
+    return [entry.path.name for entry in folder.entries()]
+
+
+@pytest.mark.parametrize(
+    ("text", "size"),
+    [("200GB", 200 * 10**9), ("1.5 TiB", 3 * 2**39), (12, 12), ("12", 12), ("0", 0), ("3kb", 3000), ("7M", 7 * 10**6)],
+)
+def test_sizes_are_read(text: Any, size: int) -> None:
+    assert parse_bytes(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "GB", "-1", -1, "1 ZB", "1iB", True, 1.5, "ten"])
+def test_what_is_no_size_is_refused(text: Any) -> None:
+    with pytest.raises(UsageError, match="a number of bytes such as 200GB"):
+        parse_bytes(text)
+
+
+def test_settings_come_from_arguments_then_environment_then_the_users_cache(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.delenv("TOKENRIVER_CACHE_DIR", raising=False)
+    assert cache_settings() == CacheSettings(tmp_path / "tokenriver" / "shards", None)
+    monkeypatch.setenv("TOKENRIVER_CACHE_DIR", str(tmp_path / "mine"))
+    monkeypatch.setenv("TOKENRIVER_CACHE_LIMIT", "5GB")
+    assert cache_settings() == CacheSettings(tmp_path / "mine", 5 * 10**9)
+    assert cache_settings(tmp_path / "given", 7) == CacheSettings(tmp_path / "given", 7)
+
+
+def test_what_was_needed_the_longest_time_ago_goes_first(tmp_path: Path) -> None:
+    for k, needed in enumerate((30, 10, 20)):
+        put(tmp_path, "set", f"{k}.bin", 100, needed)
+    folder = CacheFolder(CacheSettings(tmp_path, 350))
+    folder.reserve(tmp_path / "set" / "3.bin.100.part", 100, shard_name="3.bin")
+    assert names(folder) == ["2.bin", "0.bin", "3.bin.100.part"]
+    assert sum(entry.bytes for entry in folder.entries()) == 300, "a part counts in full"
+    folder.reserve(tmp_path / "set" / "4.bin.100.part", 100, shard_name="4.bin", keep=[tmp_path / "set" / "2.bin"])
+    assert "2.bin" in names(folder)
+    assert "0.bin" not in names(folder)
+
+
+def test_a_part_that_somebody_fetches_is_not_removed(tmp_path: Path) -> None:
+    folder = CacheFolder(CacheSettings(tmp_path, 100))
+    folder.reserve(tmp_path / "set" / "0.bin.100.part", 100, shard_name="0.bin")
+    held, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with folder.lock("shard", "set", "0.bin"):
+            held.set()
+            done.wait()
+
+    other = threading.Thread(target=hold)
+    other.start()
+    held.wait()
+    with pytest.raises(CacheFullError):
+        folder.reserve(tmp_path / "set" / "1.bin.50.part", 50, shard_name="1.bin")
+    assert folder.prune() == (0, 0)
+    done.set()
+    other.join()
+    folder.reserve(tmp_path / "set" / "1.bin.50.part", 50, shard_name="1.bin")
+    assert names(folder) == ["1.bin.50.part"]
+
+
+def test_a_shard_beyond_the_limit_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
+    folder = CacheFolder(CacheSettings(tmp_path, 100))
+    with pytest.raises(OSError, match=r"limit of 100 B has no room for 101 B; make room there, prune the cache"):
+        folder.reserve(tmp_path / "set" / "1.bin.101.part", 101, shard_name="1.bin")
+
+
+def test_every_shard_finds_room_whichever_locks_they_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tokenriver.cache.folder._STRIPES", 1)
+    folder = CacheFolder(CacheSettings(tmp_path, 100))
+    for k in range(5):
+        with folder.lock("shard", "set", f"{k}.bin"):
+            folder.reserve(tmp_path / "set" / f"{k}.bin.100.part", 100, shard_name=f"{k}.bin")
+        assert names(folder) == [f"{k}.bin.100.part"]
+
+
+def test_a_file_written_to_is_not_whole(tmp_path: Path) -> None:
+    path, digest = put(tmp_path, "set", "0.bin", 100, 10), sha256(bytes(100)).hexdigest()
+    assert whole_stat(path, 100, digest)
+    assert not whole_stat(path, 101, digest)
+    assert not whole_stat(path, 100, "1" * 64)
+    with open(path, "r+b") as file:
+        file.write(b"x")
+    assert not whole_stat(path, 100, digest)
+    assert not whole_stat(tmp_path / "none", 100, digest)
+
+
+@pytest.fixture
+def cache(tmp_path: Path) -> Path:
+    root = tmp_path / "cache"
+    for k in range(3):
+        put(root, "web-0123", f"train-0000{k}.bin", 1000, 100.0 + k)
+    put(root, "code-4567", "train-00000.bin.5000.part", 400, 50.0)
+    (root / "web-0123" / "_SOURCE.json").write_text('{"url": "s3://bucket/web"}')
+    return root
+
+
+def test_the_command_shows_what_is_there(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["cache", "--cache-dir", str(cache)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[1].split()[:5] == ["s3://bucket/web", "3", "0", "3.0", "kB"]
+    assert lines[2].split()[:5] == ["code-4567", "0", "1", "400", "B"]
+    assert lines[3] == f"3.4 kB of 2 data sets in {cache}"
+    assert main(["cache", "--cache-dir", str(cache / "nowhere"), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["data_sets"] == []
+
+
+def test_the_command_prunes(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["cache", "--cache-dir", str(cache), "--prune", "--limit", "2kB", "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["removed"] == {"files": 2, "bytes": 6000}
+    assert [one["key"] for one in facts["data_sets"]] == ["web-0123"]
+    assert sorted(path.name for path in cache.glob("*/*.bin")) == ["train-00001.bin", "train-00002.bin"]
+    assert main(["cache", "--cache-dir", str(cache), "--prune", "--all"]) == 0
+    assert "removed 2 files, 2.0 kB" in capsys.readouterr().out
+    assert [path.name for path in cache.iterdir() if path.name != ".locks"] == []
+
+
+def test_the_command_finds_decayed_bits(cache: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["cache", "--cache-dir", str(cache), "--verify"]) == 0
+    path = cache / "web-0123" / "train-00001.bin"
+    before = path.stat()
+    path.write_bytes(b"x" + bytes(999))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    capsys.readouterr()
+    assert main(["cache", "--cache-dir", str(cache), "--verify"]) == 1
+    assert f"{path}: not what was fetched; removed" in capsys.readouterr().out
+    assert not path.exists()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [["--prune"], ["--prune", "--all", "--limit", "1GB"], ["--limit", "1GB"], ["--all"], ["--prune", "--limit", "x"]],
+)
+def test_words_that_contradict_are_refused(cache: Path, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["cache", "--cache-dir", str(cache), *words]) == 2
+    assert "tokenriver: " in capsys.readouterr().err
+    assert len(list(cache.glob("*/*"))) == 5

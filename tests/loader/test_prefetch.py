@@ -1,0 +1,91 @@
+"""Making ahead: in order, by the thread only where the taker is away, and arrays used again only when let go."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tokenriver import TrainLoader
+from tokenriver.loader import prefetch
+from tokenriver.loader.prefetch import Feed
+from tokenriver.loader.recycle import Recycled
+
+DataSet = Callable[..., Path]
+
+
+def numbers(makers: list[str], n: int = 1000, fail_at: int | None = None) -> Feed[int, list[int], int]:
+    def fill(slot: list[int], item: int) -> int:
+        makers.append(threading.current_thread().name)
+        if item == fail_at:
+            raise ValueError(item)
+        slot[0] = item
+        return item
+
+    return Feed(iter(range(n)), fill, [[0], [0]], threaded=True)
+
+
+def drawn(feed: Feed[int, list[int], int]) -> Iterator[int]:
+    while (taken := feed.take()) is not None:
+        slot, made = taken
+        assert slot[0] == made
+        feed.release(slot)
+        yield made
+
+
+@pytest.mark.parametrize("hand_over", [-1.0, 30e-6, 1.0])
+def test_whoever_makes_them_batches_come_in_order_and_once(monkeypatch: pytest.MonkeyPatch, hand_over: float) -> None:
+    monkeypatch.setattr(prefetch, "_HAND_OVER", hand_over)
+    assert list(drawn(numbers([]))) == list(range(1000))
+
+
+def test_a_taker_that_is_never_away_makes_its_batches_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(prefetch, "_HAND_OVER", 1.0)
+    makers: list[str] = []
+    list(drawn(numbers(makers)))
+    assert makers.count("tokenriver-prefetch") <= 2  # those made before the first was asked for
+    monkeypatch.setattr(prefetch, "_HAND_OVER", -1.0)
+    away: list[str] = []
+    feed = numbers(away)
+    for _ in islice(drawn(feed), 100):
+        while feed._work.free and not feed._work.idle:
+            pass
+    assert away.count("tokenriver-prefetch") > 50
+
+
+@pytest.mark.parametrize("hand_over", [-1.0, 1.0])
+def test_an_error_comes_after_the_batches_before_it(monkeypatch: pytest.MonkeyPatch, hand_over: float) -> None:
+    monkeypatch.setattr(prefetch, "_HAND_OVER", hand_over)
+    made = drawn(numbers([], fail_at=7))
+    assert list(islice(made, 7)) == list(range(7))
+    with pytest.raises(ValueError, match="7"):
+        next(made)
+
+
+def test_an_array_is_used_again_only_when_nothing_refers_to_it() -> None:
+    pool = Recycled((2, 3), np.dtype(np.int32))
+    inputs, targets = pool.take()
+    first = inputs.ctypes.data
+    part = inputs.reshape(-1)[1:]
+    del inputs
+    held = {pool.take()[0].ctypes.data for _ in range(3)}
+    assert first not in held
+    part[:] = 7
+    view = memoryview(part)
+    del part, targets
+    assert pool.take()[0].ctypes.data != first
+    del view
+    assert pool.take()[0].ctypes.data == first
+
+
+@pytest.mark.parametrize("prefetch_batches", [0, 2])
+def test_batches_that_are_kept_keep_their_content(data_set: DataSet, prefetch_batches: int) -> None:
+    loader = TrainLoader(data_set([3000]), batch_size=2, seq_len=5, epochs=1, prefetch=prefetch_batches)
+    halves = [(b.inputs[0] if b.step % 2 else b.targets[1:], loader.batch_at(b.step)) for b in loader if b.step % 5]
+    for k, (kept, again) in enumerate(halves):
+        expected = again.inputs[0] if again.step % 2 else again.targets[1:]
+        assert np.array_equal(kept, expected), k
