@@ -11,6 +11,7 @@ from tokenriver.cli import main
 from tokenriver.storage.directory import STAGING_VARIABLE
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from s3_server import Bucket
@@ -64,7 +65,10 @@ def test_a_build_says_in_one_line_what_is_wrong(
 
 
 def test_refused_access_and_missing_credentials_are_said_without_any(
-    bucket: Bucket, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    bucket: Bucket,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    fresh_clients: Callable[[], None],
 ) -> None:
     words = ["build", f"{bucket.url}/in", "--tokenizer", "byte", "--out", f"{bucket.url}/out", "--quiet"]
     bucket.server.fail(bucket.name, Fault(status=403), always=True)
@@ -75,12 +79,7 @@ def test_refused_access_and_missing_credentials_are_said_without_any(
     bucket.server.mend()
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.delenv(name)
-    import s3fs
-
-    from tokenriver.storage import paths
-
-    s3fs.S3FileSystem.clear_instance_cache()
-    paths._shared.clear()
+    fresh_clients()
     code, error = said(words, capsys)
     assert code == 1
     assert f"{bucket.url}/in: no usable credentials" in error
