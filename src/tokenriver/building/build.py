@@ -30,7 +30,7 @@ from tokenriver.corpus.documents import Position
 from tokenriver.errors import ResumeError, UsageError
 from tokenriver.shards.header import VARIANTS
 from tokenriver.shards.layouts import data_set_directory
-from tokenriver.storage.paths import to_path
+from tokenriver.storage.paths import is_remote, to_path
 from tokenriver.tokenizers.load import load_tokenizer
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ def build(
     differs from its reference, IntegrityError when a finished data set is in the way, ResumeError when an unfinished
     one was made otherwise.
     """
-    words = [inputs] if isinstance(inputs, (str, os.PathLike)) else list(inputs)
+    words: list[Any] = [inputs] if isinstance(inputs, (str, os.PathLike)) or is_remote(inputs) else list(inputs)
     chosen = BuildOptions.from_words(options)
     job = _Job.prepare(find_origin(words), tokenizer, to_path(out), chosen, dataset=data_set_name(words, chosen))
     return run_jobs([job], progress=progress)[0]
