@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tokenriver.building.build import BuildSummary, build
     from tokenriver.corpus.shards import CorpusSummary, write_corpus
     from tokenriver.errors import (
+        ClusterError,
         CorpusError,
         FormatError,
         HubError,
@@ -48,6 +49,7 @@ _HOMES = {
     "Batch": "loader.train",
     "BitsPerByte": "bpb.bits",
     "BuildSummary": "building.build",
+    "ClusterError": "errors",
     "CorpusError": "errors",
     "CorpusSummary": "corpus.shards",
     "DownloadSummary": "hub.download",
@@ -92,6 +94,7 @@ __all__ = [
     "Batch",
     "BitsPerByte",
     "BuildSummary",
+    "ClusterError",
     "CorpusError",
     "CorpusSummary",
     "DownloadSummary",

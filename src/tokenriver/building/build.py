@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from tokenriver.building.passes import Supply
     from tokenriver.building.plan import Cutting
     from tokenriver.building.progress import ProgressSink
-    from tokenriver.building.records import Origin, Separator
+    from tokenriver.building.records import Origin, Separator, Written
     from tokenriver.corpus.inputs import InputFacts
     from tokenriver.corpus.sources import SourceOptions
     from tokenriver.corpus.splits import SplitRule
@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from tokenriver.shards.manifest import ManifestFile
     from tokenriver.tokenizers.base import Tokenizer
 
-__all__ = ["BuildSummary", "build", "build_together"]
+__all__ = ["BuildSummary", "build", "build_together", "refuse_changes"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,11 +101,15 @@ def build(
 
     Raises UsageError for words that cannot work, CorpusError for bad documents, TokenizerError for an encoder that
     differs from its reference, IntegrityError when a finished data set is in the way, ResumeError when an unfinished
-    one was made otherwise.
+    one was made otherwise, ClusterError for a cluster that fails.
     """
     words = [inputs] if isinstance(inputs, (str, os.PathLike)) else list(inputs)
     chosen = BuildOptions.from_words(options)
     job = _Job.prepare(find_origin(words), tokenizer, Path(out), chosen, dataset=data_set_name(words, chosen))
+    if chosen.engine == "ray":
+        from tokenriver.building.ray_engine.run import run_on_ray
+
+        return run_on_ray(job, progress=progress)
     return run_jobs([job], progress=progress)[0]
 
 
@@ -140,6 +144,7 @@ class _Job:
     options: BuildOptions
     origin: Origin
     tokenizer: Tokenizer
+    word: str | None  # the tokenizer's, where it was given by one
     separator: Separator
     variant: Variant
     rule: SplitRule
@@ -158,6 +163,7 @@ class _Job:
         dataset: str,
     ) -> _Job:
         started = time.perf_counter()
+        word = os.fspath(tokenizer) if isinstance(tokenizer, (str, os.PathLike)) else None
         if isinstance(tokenizer, (str, os.PathLike)):
             tokenizer = load_tokenizer(os.fspath(tokenizer), backend=options.backend, separator=options.separator)
         rule = choose_split(origin, options)
@@ -167,6 +173,7 @@ class _Job:
             options=options,
             origin=arrange_sources(origin, rule, options),
             tokenizer=tokenizer,
+            word=word,
             separator=choose_separator(tokenizer, options),
             variant=choose_variant(tokenizer, options),
             rule=rule,
@@ -176,14 +183,18 @@ class _Job:
         )
 
     def open(self) -> OpenJob:
-        """Clear what is to be replaced and start writing; the caller holds the directory's lock."""
+        """Start writing; the caller holds the directory's lock."""
+        self.clear()
+        journal = Journal(self.target.journal)
+        return OpenJob(self, journal, DatasetWriter(self.shape(), journal))
+
+    def clear(self) -> None:
+        """Remove what is to be replaced. IntegrityError for what is in the way."""
         if self.options.overwrite or self.options.restart:
             self.target.clear(unfinished_only=not self.options.overwrite)
         self.target.refuse_finished()
-        journal = Journal(self.target.journal)
-        return OpenJob(self, journal, DatasetWriter(self._shape(), journal))
 
-    def _shape(self) -> Shape:
+    def shape(self) -> Shape:
         """The llm.c and Parameter Golf layouts leave the header's vocabulary at 0, as those programs do."""
         return Shape(
             directory=self.target.directory,
@@ -218,7 +229,7 @@ class _Job:
             **self.options.beyond_the_usual(),
         }
 
-    def _heading(self) -> dict[str, Any]:
+    def heading(self) -> dict[str, Any]:
         """What an unfinished build must have in common with this one to be gone on with."""
         return {
             "layout": self.options.layout,
@@ -239,13 +250,14 @@ class _Job:
 
     def take_up(self, journal: Journal, writer: DatasetWriter) -> JournalContent | None:
         """Go on with a journalled build, whose content it returns, or begin (None)."""
-        heading = self._heading()
+        heading = self.heading()
         content = journal.reopen()
         if content is None or content.checkpoint is None:
             writer.remove_unfinished()
+            self.target.remove_segments()
             journal.begin(heading)
             return None
-        _refuse_changes(msgspec.to_builtins(heading), content.heading, self.target.directory)
+        refuse_changes(msgspec.to_builtins(heading), content.heading, self.target.directory)
         position, mark = Position(*writer.resume(content)), content.mark
         if mark is not None and (stream := self.origin.sources[mark.source_index].stream) is not None:
             unchecked = position.offset if position.source_index == mark.source_index else 0
@@ -267,7 +279,7 @@ class _Job:
             verify_sample=self.options.verify_sample,
         )
 
-    def write_records(self, writer: DatasetWriter, hashes: list[InputFacts]) -> Path:
+    def write_records(self, writer: Written, hashes: list[InputFacts]) -> Path:
         """The records and the manifest; the last of them."""
         return write_records(
             self.target,
@@ -280,7 +292,7 @@ class _Job:
             resolved=self._resolved(),
         )
 
-    def summary(self, writer: DatasetWriter, record: Path, hashes: list[InputFacts], *, resumed: bool) -> BuildSummary:
+    def summary(self, writer: Written, record: Path, hashes: list[InputFacts], *, resumed: bool) -> BuildSummary:
         """What was made."""
         counts = writer.counts
         return BuildSummary(
@@ -309,7 +321,7 @@ class _Job:
         )
 
 
-def _refuse_changes(now: dict[str, Any], then: dict[str, Any], directory: Path) -> None:
+def refuse_changes(now: dict[str, Any], then: dict[str, Any], directory: Path) -> None:
     """ResumeError naming the first thing in which this build differs from the unfinished one."""
     for key in now:
         if now[key] == then.get(key):

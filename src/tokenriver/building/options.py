@@ -13,10 +13,11 @@ from tokenriver.shards.layouts import LAYOUTS, Layout, check_name
 if TYPE_CHECKING:
     from tokenriver.tokenizers.base import Backend
 
-__all__ = ["BuildOptions", "BuildWords", "Format"]
+__all__ = ["BuildOptions", "BuildWords", "Engine", "Format"]
 
 Format = Literal["auto", "llama-3"]
 BadRecords = Literal["error", "skip"]
+Engine = Literal["local", "ray"]
 
 
 class BuildWords(TypedDict, total=False):
@@ -47,6 +48,8 @@ class BuildWords(TypedDict, total=False):
     on_bad_record: BadRecords
     backend: Backend
     verify_sample: int
+    engine: Engine
+    ray_address: str | None
     workers: int | None
     block_bytes: int
     overwrite: bool
@@ -65,7 +68,8 @@ class BuildOptions:
     `shuffle_seed` + k orders the records of the JSON array that is file k of its side (`split_by_file` there).
     Documents are taken while they are no more than `max_documents` and hold no more than `max_tokens` ids, separators
     included. `numbered` False names the llmc layout's files `<dataset>_val.bin` and `<dataset>_train.bin`, one of each.
-    `workers` None means one a core.
+    `engine` "ray" builds on the Ray cluster at `ray_address` ("auto": this machine's; None: one is started here).
+    `workers` None means one a core; on a cluster it is how many tasks run at a time.
     """
 
     tokenizer_id: str | None = None
@@ -94,6 +98,8 @@ class BuildOptions:
     on_bad_record: BadRecords = "error"
     backend: Backend = "fast"
     verify_sample: int = 200
+    engine: Engine = "local"
+    ray_address: str | None = None
     workers: int | None = None
     block_bytes: int = 8 << 20
     overwrite: bool = False
@@ -104,6 +110,7 @@ class BuildOptions:
         _among("format", self.format, get_args(Format))
         _among("on-bad-record", self.on_bad_record, get_args(BadRecords))
         _among("backend", self.backend, ("fast", "reference"))
+        check_engine(self.engine, self.ray_address)
         _among("separator-position", self.separator_position, (None, "before", "after"))
         _between("shard-tokens", self.shard_tokens, 1, MAX_SHARD_TOKENS, "(2^31 - 1: the count in a header)")
         _between("block-bytes", self.block_bytes, 1, 1 << 30, "bytes")
@@ -150,6 +157,13 @@ class BuildOptions:
     def beyond_the_usual(self) -> dict[str, Any]:
         """Those of the words that decide the bytes which most builds do not use, where they are used."""
         return {name: getattr(self, name) for name in _UNUSUAL if getattr(self, name) != _DEFAULTS[name]}
+
+
+def check_engine(engine: str, ray_address: str | None) -> None:
+    """UsageError for an engine that does not exist, or an address without the engine that it is for."""
+    _among("engine", engine, get_args(Engine))
+    if ray_address is not None and engine != "ray":
+        raise UsageError(f"--ray-address {ray_address} goes with --engine ray")
 
 
 _UNUSUAL = (

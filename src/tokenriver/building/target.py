@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -11,7 +12,7 @@ import filelock
 from tokenriver.errors import IntegrityError, ResumeError
 from tokenriver.files import PART_SUFFIX, fsync_directory
 from tokenriver.shards.index import INDEX_SUFFIX
-from tokenriver.shards.layouts import BUILD_RECORD, CORPUS_RECORD, JOURNAL, MANIFEST, Layout, parse_shard_name
+from tokenriver.shards.layouts import BUILD_RECORD, CORPUS_RECORD, JOURNAL, MANIFEST, SEGMENTS, Layout, parse_shard_name
 from tokenriver.shards.layouts import record_prefix as prefix_of
 
 if TYPE_CHECKING:
@@ -43,6 +44,11 @@ class Target:
     def journal(self) -> Path:
         """The journal of an unfinished build."""
         return self.record(JOURNAL)
+
+    @property
+    def segments(self) -> Path:
+        """The folder in which a cluster works on an unfinished build."""
+        return self.record(SEGMENTS)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -104,8 +110,13 @@ class Target:
         for path in (self.final_record, self.record(BUILD_RECORD), self.record(CORPUS_RECORD), self.journal):
             path.unlink(missing_ok=True)
         fsync_directory(self.directory)
+        self.remove_segments()
         for path in self.shards():
             path.unlink()
+
+    def remove_segments(self) -> None:
+        """Remove what a cluster works on. A task of a node that was given up may still write there for a moment."""
+        shutil.rmtree(self.segments, ignore_errors=True)
 
     def _remove_created_if_empty(self) -> None:
         for directory in self._created:
