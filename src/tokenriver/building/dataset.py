@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
-import numpy as np
 
 from tokenriver.building.counts import BuildCounts
 from tokenriver.building.journal import Checkpoint, Journal

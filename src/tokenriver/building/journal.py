@@ -158,6 +158,6 @@ def refuse_engine(path: Path, entries: list[dict[str, Any]], engine: str) -> Non
     found = entries[0].get("engine", "local")
     if found != engine and len(entries) > 1:
         raise ResumeError(
-            f"{path.parent}: the unfinished build there was begun with --engine {found} and can only be gone on with by "
+            f"{path.parent}: the unfinished build there was begun with --engine {found}, and only that can go on with "
             f"it; give --engine {found}, or --restart to begin anew with {engine}"
         )

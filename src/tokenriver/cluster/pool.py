@@ -6,7 +6,6 @@ A worker or node that dies is Ray's business, `_RETRIES` times a task.
 
 from __future__ import annotations
 
-import os
 import statistics
 import time
 import traceback
@@ -90,14 +89,18 @@ class TaskPool:
         room = self._cpus + max(2, self._cpus // 4)
         return len(self._running) < (room if self.most is None else min(room, self.most))
 
-    def submit(self, kind: str, key: Hashable, function: Callable[..., Any], *arguments: Any, mark: str, what: str) -> None:
+    def submit(
+        self, kind: str, key: Hashable, function: Callable[..., Any], *arguments: Any, mark: str, what: str
+    ) -> None:
         """Give a task: `function`, of a module that every node has, with its arguments.
 
         `mark` is the name of a file that it writes, by which its node is found; `what` is the task in words.
         """
         if self._remote is None:
-            self._remote = self.session.ray.remote(_run).options(num_cpus=1, max_retries=_RETRIES, retry_exceptions=False)
-        ref = self._remote.remote(os.getcwd(), function, arguments)
+            self._remote = self.session.ray.remote(_run).options(
+                num_cpus=1, max_retries=_RETRIES, retry_exceptions=False
+            )
+        ref = self._remote.remote(str(Path.cwd()), function, arguments)
         self._running[ref] = _Task(kind, key, mark, what)
 
     def next(self) -> tuple[str, Hashable, Outcome] | None:
@@ -120,8 +123,8 @@ class TaskPool:
         except self.session.ray.exceptions.RayError as error:
             reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             raise ClusterError(
-                f"{task.what}: the cluster lost this task {_RETRIES + 1} times or cannot run it ({type(error).__name__}: "
-                f"{reason}); the same command goes on from what is finished"
+                f"{task.what}: the cluster lost this task {_RETRIES + 1} times or cannot run it "
+                f"({type(error).__name__}: {reason}); the same command goes on from what is finished"
             ) from error
         self._seconds.setdefault(task.kind, []).append(outcome.seconds)
         return task.kind, task.key, outcome
@@ -152,7 +155,8 @@ class TaskPool:
         if seconds > _SLOW_TIMES * median:
             task.named = True
             warnings.warn(
-                f"{task.what} has taken {seconds:.0f} s on node {node}, where the others took {median:.1f} s; waiting for it",
+                f"{task.what} has taken {seconds:.0f} s on node {node}, where the others took {median:.1f} s; waiting "
+                "for it",
                 stacklevel=2,
             )
 

@@ -125,4 +125,3 @@ def _kept_environment() -> Iterator[None]:
         for name in set(os.environ) - set(before):
             del os.environ[name]
         os.environ.update({k: v for k, v in before.items() if os.environ.get(k) != v})
-

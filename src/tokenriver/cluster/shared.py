@@ -78,8 +78,8 @@ def require_probe(folder: Path, probe: str) -> None:
 def not_shared(folder: Path, node: str, problem: str) -> str:
     """The message for a node that does not see the folder."""
     return (
-        f"{folder}: node {node} does not see the file that was written there ({problem}); the folder must lie on a file "
-        "system that every node of the cluster has at the same path"
+        f"{folder}: node {node} does not see the file that was written there ({problem}); the folder must lie on a "
+        "file system that every node of the cluster has at the same path"
     )
 
 

@@ -44,8 +44,8 @@ class RangeReader:
     hashing: bool = True
     facts: dict[int, InputFacts] = field(default_factory=dict)
     crc: int | None = None
-    begin: Position = Position(0, 0)
-    end: Position = Position(0, 0)
+    begin: Position = field(default_factory=lambda: Position(0, 0))
+    end: Position = field(default_factory=lambda: Position(0, 0))
     _digest: Any = None
     _n_bytes: int = 0
 
@@ -115,8 +115,8 @@ def modified_ns(source: Source) -> int:
 
 
 def hash_parts(source: Source, options: SourceOptions, marks: Sequence[int]) -> tuple[InputFacts, list[int]]:
-    """Facts of a file that is read in parts which begin at bytes `marks`, and the CRC-32 of each part ([]: Parquet)."""
-    if source.kind == "parquet":
+    """Facts of a file that is read in parts which begin at bytes `marks`, and the CRC-32 of each ([]: Parquet)."""
+    if source.kind == "parquet" or not marks:
         return hash_source(source), []
     borders = [find_border(source, options, byte) for byte in marks] + [source.n_bytes or 0]
     digest, crcs, at, part = hashlib.sha256(), [0] * len(marks), 0, 0

@@ -55,7 +55,8 @@ class Range:
     def file_bytes(self, sources: Sequence[Source]) -> int:
         """Bytes of the files that it stands for."""
         return sum(
-            (self.end[1] if self.end[0] == i else sources[i].n_bytes or 0) - (self.begin[1] if self.begin[0] == i else 0)
+            (self.end[1] if self.end[0] == i else sources[i].n_bytes or 0)
+            - (self.begin[1] if self.begin[0] == i else 0)
             for i in self.sources
         )
 

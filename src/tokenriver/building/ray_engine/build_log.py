@@ -1,4 +1,4 @@
-"""The journal of a build on a cluster: which segments, inputs and shards are finished, so that a dead driver costs none.
+"""The journal of a build on a cluster: which segments, inputs and shards are finished; a dead driver costs none.
 
 The same file as the local engine's (journal.py), with other lines, one for each finished thing:
 {"segment": k, "facts": …}, {"input": i, "facts": …, "crcs": […]}, {"shard": …, "released": [[k, stream], …]} (the
@@ -8,24 +8,24 @@ A lost line costs the work that it speaks of, never a byte: segments and shards 
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tokenriver.building.counts import BuildCounts
 from tokenriver.building.journal import Journal, refuse_engine
 from tokenriver.building.ray_engine.encode_task import SegmentFacts
 from tokenriver.building.ray_engine.segments import segment_paths
-from tokenriver.corpus.inputs import InputFacts
+from tokenriver.corpus.inputs import InputFacts  # noqa: TC001 - msgspec reads the annotations
 from tokenriver.errors import ResumeError
 from tokenriver.shards.manifest import ManifestFile
 
 if TYPE_CHECKING:
+    from collections import Counter
     from collections.abc import Iterable
     from pathlib import Path
 
+    from tokenriver.building.counts import BuildCounts
     from tokenriver.building.target import Target
 
 __all__ = ["BuildLog", "Complete", "InputHash"]
@@ -141,6 +141,6 @@ class BuildLog:
         for name in self.shards:
             if not (self.target.directory / name).exists():
                 raise ResumeError(
-                    f"{self.target.directory / name}: the journal names it, but it is not there; build with --restart to "
-                    "begin anew"
+                    f"{self.target.directory / name}: the journal names it, but it is not there; build with --restart "
+                    "to begin anew"
                 )

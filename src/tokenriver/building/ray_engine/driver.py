@@ -126,7 +126,7 @@ class Driver:
 
     def _give_hash(self, index: int) -> None:
         source = self.sources[index]
-        marks = [self.ranges[k].begin[1] for k in self._parts[index]]
+        marks = [self.ranges[k].begin[1] for k in self._parts.get(index, [])]
         job = self.encoding
         arguments = (job.folder, job.probe, source, self.modified[index], job.reading, marks)
         self.pool.submit("hash", index, hash_file, *arguments, mark="", what=f"hashing {source}")
@@ -139,16 +139,7 @@ class Driver:
     def _take(self, kind: str, key: Any, outcome: Outcome) -> None:
         """A task has ended."""
         if kind == "encode":
-            facts, error = outcome.value if outcome.error is None else (None, outcome.error)
-            if error is None:
-                self.log.segment(key, facts)
-                self._count(key, facts)
-            else:
-                self._errors[key] = error
-                if facts is not None:
-                    self._partial[key] = facts
-                self.pool.cancel(lambda kind, key: kind == "encode" and key > min(self._errors))
-            self._plan()
+            self._take_segment(key, outcome)
             return
         if outcome.error is not None:
             raise outcome.error
@@ -158,6 +149,19 @@ class Driver:
             shard = self._writing.pop(key)
             self._users.subtract(_files_of(shard))
             self.log.shard(outcome.value, self._unneeded())
+
+    def _take_segment(self, number: int, outcome: Outcome) -> None:
+        facts, error = outcome.value if outcome.error is None else (None, outcome.error)
+        if facts is not None and error is None:
+            self.log.segment(number, facts)
+            self._count(number, facts)
+        else:
+            self._errors[number] = error
+            if facts is not None:
+                self._partial[number] = facts
+            first = min(self._errors)
+            self.pool.cancel(lambda kind, key: kind == "encode" and key > first)
+        self._plan()
 
     def _plan(self) -> None:
         """Plan what is known in order, as far as there is no gap."""
@@ -196,8 +200,10 @@ class Driver:
             self._add_shard(shard)
         self._planned = True
         self.pool.cancel(lambda kind, _key: kind == "encode")
-        for index in self._parts:
-            self._want_hash(index)
+        read_whole = {index for facts in self.log.segments.values() for index in facts.inputs}
+        for index in range(self.n_sources):
+            if index not in read_whole:
+                self._want_hash(index)
         self._to_hash = deque(i for i in self._to_hash if i < self.n_sources)
 
     def _add_shard(self, shard: PlannedShard) -> None:
@@ -236,9 +242,9 @@ class Driver:
                 facts = self.log.segments.get(number)
                 if facts is not None and facts.crc not in (None, crc):
                     raise IntegrityError(
-                        f"{self.sources[index]}: the bytes from {self.ranges[number].begin[1]:,} on were other ones when "
-                        "they were encoded than when they were hashed, so the input changed; give it as it was, or build "
-                        "with --restart to begin anew"
+                        f"{self.sources[index]}: the bytes from {self.ranges[number].begin[1]:,} on were other ones "
+                        "when they were encoded than when they were hashed, so the input changed; give it as it was, "
+                        "or build with --restart to begin anew"
                     )
 
     def _no_documents(self) -> str:

@@ -15,7 +15,7 @@ from tokenriver.building.pipeline import read_ahead
 from tokenriver.building.ray_engine.segments import Chunk, SegmentWriter
 from tokenriver.cluster.shared import require_probe
 from tokenriver.corpus.blocks import Position
-from tokenriver.corpus.inputs import InputFacts
+from tokenriver.corpus.inputs import InputFacts  # noqa: TC001 - msgspec reads the annotations
 from tokenriver.corpus.range_reader import RangeReader, hash_parts, require_unchanged
 from tokenriver.errors import TokenizerError, TokenRiverError
 from tokenriver.shards.header import VARIANTS
@@ -156,8 +156,8 @@ def _tokenizer(wanted: TokenizerWord) -> Tokenizer:
         tokenizer = load_tokenizer(wanted.word, backend=wanted.backend, separator=wanted.separator)
         if tokenizer.sha256 != wanted.sha256:
             raise TokenizerError(
-                f"{wanted.word}: on node {socket.gethostname()} its SHA-256 is {tokenizer.sha256}, where the build began "
-                f"{wanted.sha256}; give a path that is the same file on every node"
+                f"{wanted.word}: on node {socket.gethostname()} its SHA-256 is {tokenizer.sha256}, where the build "
+                f"began {wanted.sha256}; give a path that is the same file on every node"
             )
         _loaded[wanted] = tokenizer
     found: Tokenizer = _loaded[wanted]

@@ -81,8 +81,8 @@ def _check(job: _Job) -> TokenizerWord:
         raise UsageError("--engine ray cannot read standard input (-): save it to a file that every node sees")
     if is_remote(job.target.directory):
         raise UsageError(
-            f"{job.target.directory}: --engine ray writes to a folder that every node has at the same path, not to a URL; "
-            "build into such a folder and copy it"
+            f"{job.target.directory}: --engine ray writes to a folder that every node has at the same path, not to a "
+            "URL; build into such a folder and copy it"
         )
     tokenizer, options = job.tokenizer, job.options
     if job.word is None:
@@ -140,9 +140,7 @@ def _empty_parts(folder: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _driver(
-    job: _Job, log: BuildLog, word: TokenizerWord, session: Session, progress: ProgressSink | None
-) -> Driver:
+def _driver(job: _Job, log: BuildLog, word: TokenizerWord, session: Session, progress: ProgressSink | None) -> Driver:
     options, sources = job.options, job.origin.sources
     folder = job.target.segments.resolve()
     shape = job.shape()

@@ -70,8 +70,8 @@ class Chunk(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChunkDocuments:
-    """The documents of a chunk in order: `lengths` int64 [n] in tokens, `text_bytes` int64 [n], `given` uint8 [n] | None;
-    `blocks` BLOCK_DTYPE [n_blocks].
+    """The documents of a chunk in order: `lengths` int64 [n] in tokens, `text_bytes` int64 [n], `given` uint8 [n] or
+    None; `blocks` BLOCK_DTYPE [n_blocks].
     """
 
     lengths: NDArray[np.int64]

@@ -161,7 +161,7 @@ class ShardPlanner:
         steps = list(cut_runs(self._cutting, self._state, runs, block.bounds))
         self.counts.add(block, runs)
         places = _Places(runs, split_streams=self._two)
-        if self._two and self._cutting.running_index and len({s.split for s in steps if _begins(s)}) == 2:
+        if self._two and self._cutting.running_index and len(_begun(steps)) == 2:
             runs, after = assign_splits(self._cutting, self._state, in_order.bounds, in_order.given)
             steps = list(cut_runs(self._cutting, self._state, runs, in_order.bounds))
             places = _Places(runs, split_streams=True)
@@ -188,8 +188,9 @@ class ShardPlanner:
         return PlannedShard(step.split, step.shard.index, step.shard.tokens, step.shard.documents, pieces)
 
 
-def _begins(step: Write | Close | PlanState) -> bool:
-    return isinstance(step, Write) and step.at == 0
+def _begun(steps: list[Write | Close | PlanState]) -> set[int]:
+    """The splits that begin a file."""
+    return {step.split for step in steps if isinstance(step, Write) and step.at == 0}
 
 
 class _Places:
@@ -248,4 +249,3 @@ def _bounds(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
     bounds = np.zeros(len(lengths) + 1, np.int64)
     np.cumsum(lengths, out=bounds[1:])
     return bounds
-

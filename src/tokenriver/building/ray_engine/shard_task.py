@@ -1,4 +1,4 @@
-"""A task that makes one shard, and its document index, out of pieces of segments; again, if it must, with the same bytes."""
+"""A task that makes one shard, and its document index, out of pieces of segments; made again, it is the same."""
 
 from __future__ import annotations
 
