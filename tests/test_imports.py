@@ -17,10 +17,11 @@ SRC = Path(tokenriver.__file__).parent
 
 LAYERS = {
     **dict.fromkeys(["errors", "files", "batches"], 0),
-    **dict.fromkeys(["corpus", "tokenizers", "shards"], 1),
-    **dict.fromkeys(["building", "loader", "evals", "bpb", "hub", "cluster"], 2),
-    **dict.fromkeys(["recipes", "llmc", "golf", "golfing", "torch"], 3),
-    "cli": 4,
+    **dict.fromkeys(["storage", "cluster"], 1),
+    **dict.fromkeys(["corpus", "tokenizers", "shards"], 2),
+    **dict.fromkeys(["building", "loader", "evals", "bpb", "hub"], 3),
+    **dict.fromkeys(["recipes", "llmc", "golf", "golfing", "torch"], 4),
+    "cli": 5,
 }
 """A module may import its own part and parts of a lower layer. Parts of one layer do not know each other."""
 

@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Session", "open_session"]
 
+_LOOK_SECONDS = 10.0
+"""How long a node looks for the probe: a network file system may show a new file a few seconds late."""
+
 
 class Session:
     """A cluster that tasks can be given to. `ray` is the module; `cpus` how many there are now."""
@@ -44,7 +47,9 @@ class Session:
         for node in self.ray.nodes():
             if node["Alive"]:
                 where = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
-                ref = look.options(num_cpus=0, max_retries=0, scheduling_strategy=where).remote(folder, probe)
+                ref = look.options(num_cpus=0, max_retries=0, scheduling_strategy=where).remote(
+                    folder, probe, _LOOK_SECONDS
+                )
                 asked[ref] = f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})"
         for ref, node in asked.items():
             try:
@@ -56,8 +61,8 @@ class Session:
         return probe
 
 
-def _look(folder: Path, probe: str) -> str | None:
-    return probe_problem(folder, probe, patience=10.0)
+def _look(folder: Path, probe: str, patience: float) -> str | None:
+    return probe_problem(folder, probe, patience=patience)
 
 
 @contextmanager

@@ -160,7 +160,7 @@ class Driver:
             if facts is not None:
                 self._partial[number] = facts
             first = min(self._errors)
-            self.pool.cancel(lambda kind, key: kind == "encode" and key > first)
+            self.pool.cancel(lambda kind, key: kind == "encode" and isinstance(key, int) and key > first)
         self._plan()
 
     def _plan(self) -> None:
