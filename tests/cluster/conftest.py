@@ -16,8 +16,8 @@ def ray_cluster():
     # Workers are processes of their own, and import what this one does.
     os.environ["PYTHONPATH"] = os.pathsep.join([*_source_folders(), before.get("PYTHONPATH", "")])
     os.environ.update(RAY_AUTH_MODE="disabled", RAY_USAGE_STATS_ENABLED="0", RAY_TMPDIR="/tmp")
-    os.environ["RAY_health_check_period_ms"] = "500"
-    os.environ["RAY_health_check_failure_threshold"] = "3"
+    os.environ["RAY_health_check_period_ms"] = "500"  # noqa: SIM112 - its name
+    os.environ["RAY_health_check_failure_threshold"] = "3"  # noqa: SIM112
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         from ray.cluster_utils import Cluster

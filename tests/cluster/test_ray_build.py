@@ -7,6 +7,7 @@ import json
 import signal
 import subprocess
 import sys
+
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -16,7 +17,7 @@ import tokenriver
 from tokenriver.building.ray_engine import build_log
 from tokenriver.errors import CorpusError
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray")]
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray"), pytest.mark.usefixtures("ray_cluster")]
 
 RULES = ["hash:0.3", "column", "first-docs:70", "first-tokens:3000", "first-files:1", "first-shard", "train"]
 
@@ -44,7 +45,7 @@ def build(source, out, engine, **words):
 
 
 @pytest.mark.parametrize("layout", ["tokens", "llmc", "golf"])
-def test_a_cluster_makes_the_same_files_under_every_rule(ray_cluster, tmp_path, mixed, layout):
+def test_a_cluster_makes_the_same_files_under_every_rule(tmp_path, mixed, layout):
     for rule in RULES:
         made = {}
         for engine in ("local", "ray"):
@@ -60,7 +61,7 @@ def test_a_node_that_dies_in_the_middle_costs_nothing(ray_cluster, tmp_path, mix
 
         node = None
 
-        def update(self, bytes_done, documents, tokens):
+        def update(self, bytes_done, *_more):
             if self.node is None and bytes_done:
                 self.node = next(iter(ray_cluster.worker_nodes))
                 ray_cluster.remove_node(self.node, allow_graceful=False)
@@ -121,7 +122,7 @@ def test_a_driver_that_was_killed_goes_on_from_what_is_finished(
     assert not (directory / "_SEGMENTS").exists()
 
 
-def test_the_first_bad_record_is_named_as_on_one_machine(ray_cluster, tmp_path):
+def test_the_first_bad_record_is_named_as_on_one_machine(tmp_path):
     texts = make_texts(400)
     source = write_jsonl(tmp_path / "docs.jsonl", texts)
     lines = source.read_bytes().splitlines(keepends=True)
@@ -137,13 +138,13 @@ def test_the_first_bad_record_is_named_as_on_one_machine(ray_cluster, tmp_path):
     assert messages[0] == messages[1]
 
 
-def test_a_folder_that_a_node_does_not_see_is_named(ray_cluster, tmp_path, monkeypatch):
+def test_a_folder_that_a_node_does_not_see_is_named(tmp_path, monkeypatch):
     from tokenriver.cluster import session
     from tokenriver.errors import ClusterError
 
     source = write_jsonl(tmp_path / "docs.jsonl", make_texts(20))
     monkeypatch.setattr(session, "place_probe", lambda _folder: "probe-that-nobody-wrote")
     monkeypatch.setattr(session, "_LOOK_SECONDS", 0.1)
-    with pytest.raises(ClusterError, match="node .* does not see the file that was written there"):
+    with pytest.raises(ClusterError, match=r"node .* does not see the file that was written there"):
         tokenriver.build(source, tokenizer="byte260", out=tmp_path / "out", engine="ray")
     assert not (tmp_path / "out").exists()
