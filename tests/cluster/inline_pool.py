@@ -55,8 +55,8 @@ class InlinePool:
         outcome: Outcome = pickle.loads(pickle.dumps(_run(".", *pickle.loads(call))))
         return kind, key, outcome
 
-    def cancel(self, kinds: Any = lambda _kind, _key: True) -> None:
-        self._waiting = [task for task in self._waiting if not kinds(task[0], task[1])]
+    def cancel(self, kind: str | None = None, *, after: int = -1) -> None:
+        self._waiting = [task for task in self._waiting if kind is not None and (task[0] != kind or task[1] <= after)]
 
 
 @contextmanager

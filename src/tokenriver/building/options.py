@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
 
+from tokenriver.cluster.engines import check_engine
 from tokenriver.corpus.sources import SourceOptions
 from tokenriver.errors import UsageError
 from tokenriver.shards.header import MAX_SHARD_TOKENS
@@ -157,13 +158,6 @@ class BuildOptions:
     def beyond_the_usual(self) -> dict[str, Any]:
         """Those of the words that decide the bytes which most builds do not use, where they are used."""
         return {name: getattr(self, name) for name in _UNUSUAL if getattr(self, name) != _DEFAULTS[name]}
-
-
-def check_engine(engine: str, ray_address: str | None) -> None:
-    """UsageError for an engine that does not exist, or an address without the engine that it is for."""
-    _among("engine", engine, get_args(Engine))
-    if ray_address is not None and engine != "ray":
-        raise UsageError(f"--ray-address {ray_address} goes with --engine ray")
 
 
 _UNUSUAL = (

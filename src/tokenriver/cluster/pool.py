@@ -160,9 +160,13 @@ class TaskPool:
                 stacklevel=2,
             )
 
-    def cancel(self, kinds: Callable[[str, Hashable], bool] = lambda _kind, _key: True) -> None:
-        """Stop the tasks that `kinds` says; they are not taken back."""
-        gone = [ref for ref, task in self._running.items() if kinds(task.kind, task.key)]
+    def cancel(self, kind: str | None = None, *, after: int = -1) -> None:
+        """Stop all tasks, or those of a kind whose key is a number above `after`; they are not taken back."""
+        gone = [
+            ref
+            for ref, task in self._running.items()
+            if kind is None or (task.kind == kind and isinstance(task.key, int) and task.key > after)
+        ]
         for ref in gone:
             del self._running[ref]
             self.session.ray.cancel(ref, force=True)

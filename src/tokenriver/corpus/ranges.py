@@ -20,10 +20,13 @@ if TYPE_CHECKING:
 
     Mark: TypeAlias = tuple[int, int]
 
-__all__ = ["TEXT_BYTES", "Range", "cut_ranges", "find_border"]
+__all__ = ["TEXT_BYTES", "Range", "cut_ranges", "find_border", "range_bytes"]
 
 TEXT_BYTES = 3
 """Bytes of text in a byte of a compressed file, about. Sizes of work depend on it, never what is made."""
+
+_LEAST_BYTES = 16 << 20
+_RANGES_A_CPU = 8
 
 _MOST_FILES = 2000
 """Small files in a range, at most."""
@@ -81,6 +84,12 @@ def cut_ranges(sources: Sequence[Source], options: SourceOptions, *, range_bytes
             begin, size = i + 1, 0
     if begin < len(sources):
         yield Range((begin, 0), (len(sources), 0))
+
+
+def range_bytes(sources: Sequence[Source], *, cpus: int, block_bytes: int, most: int) -> int:
+    """A size of ranges: small enough that all CPUs end at about the same time, large enough that tasks cost nothing."""
+    text = sum((s.n_bytes or 0) * (TEXT_BYTES if s.compression or s.kind == "parquet" else 1) for s in sources)
+    return max(min(_LEAST_BYTES, 2 * block_bytes), min(text // (_RANGES_A_CPU * cpus), most))
 
 
 def _divisible(source: Source, options: SourceOptions) -> bool:

@@ -159,8 +159,7 @@ class Driver:
             self._errors[number] = error
             if facts is not None:
                 self._partial[number] = facts
-            first = min(self._errors)
-            self.pool.cancel(lambda kind, key: kind == "encode" and isinstance(key, int) and key > first)
+            self.pool.cancel("encode", after=min(self._errors))
         self._plan()
 
     def _plan(self) -> None:
@@ -199,7 +198,7 @@ class Driver:
         for shard in self.planner.finish():
             self._add_shard(shard)
         self._planned = True
-        self.pool.cancel(lambda kind, _key: kind == "encode")
+        self.pool.cancel("encode")
         read_whole = {index for facts in self.log.segments.values() for index in facts.inputs}
         for index in range(self.n_sources):
             if index not in read_whole:

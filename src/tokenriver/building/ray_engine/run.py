@@ -20,12 +20,13 @@ from tokenriver.building.ray_engine.build_log import BuildLog
 from tokenriver.building.ray_engine.driver import Driver
 from tokenriver.building.ray_engine.encode_task import EncodeJob, TokenizerWord
 from tokenriver.building.ray_engine.shard_task import ShardJob
+from tokenriver.cluster.engines import check_rereadable
 from tokenriver.cluster.pool import TaskPool
 from tokenriver.cluster.session import open_session
 from tokenriver.cluster.shared import PARTS
 from tokenriver.corpus.inputs import InputFacts, check_known
 from tokenriver.corpus.range_reader import modified_ns
-from tokenriver.corpus.ranges import cut_ranges
+from tokenriver.corpus.ranges import cut_ranges, range_bytes
 from tokenriver.errors import TokenRiverError, UsageError
 from tokenriver.storage import is_remote
 
@@ -38,9 +39,8 @@ if TYPE_CHECKING:
 
 __all__ = ["run_on_ray"]
 
-_LEAST_RANGE, _MOST_RANGE = 16 << 20, 512 << 20
-_RANGES_A_CPU = 8
-"""Ranges are small enough that the CPUs end at about the same time, and large enough that tasks cost nothing."""
+_MOST_RANGE = 512 << 20
+"""Bytes of text in a range, at most: twelve seconds of one core."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,8 +77,7 @@ def run_on_ray(job: _Job, *, progress: ProgressSink | None) -> BuildSummary:
 
 def _check(job: _Job) -> TokenizerWord:
     """UsageError for what a cluster cannot do; how its tasks get the tokenizer."""
-    if any(source.stream is not None for source in job.origin.sources):
-        raise UsageError("--engine ray cannot read standard input (-): save it to a file that every node sees")
+    check_rereadable([source.name for source in job.origin.sources if source.stream is not None])
     if is_remote(job.target.directory):
         raise UsageError(
             f"{job.target.directory}: --engine ray writes to a folder that every node has at the same path, not to a "
@@ -127,9 +126,8 @@ def _begin(job: _Job, log: BuildLog, session: Session) -> None:
     job.target.remove_segments()
     for path in job.target.shards():  # parts of a local build that finished nothing
         path.unlink()
-    share = expected_text_bytes(job.origin.sources) // (_RANGES_A_CPU * session.cpus)
-    least = min(_LEAST_RANGE, 2 * job.options.block_bytes)
-    log.begin(job.heading(), max(least, min(share, _MOST_RANGE)))
+    size = range_bytes(job.origin.sources, cpus=session.cpus, block_bytes=job.options.block_bytes, most=_MOST_RANGE)
+    log.begin(job.heading(), size)
 
 
 def _empty_parts(folder: Path) -> None:
