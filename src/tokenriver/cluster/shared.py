@@ -83,7 +83,7 @@ def not_shared(folder: Path, node: str, problem: str) -> str:
     )
 
 
-def read_exactly(path: Path, at: int, size: int) -> bytes:
+def read_exactly(path: Path, at: int, size: int) -> bytearray:
     """Bytes [at, at + size) of a file that another node has written.
 
     Waits for one that is not visible yet; IntegrityError for one that stays missing or short.
@@ -98,7 +98,7 @@ def read_exactly(path: Path, at: int, size: int) -> bytes:
                 while view and (n := file.readinto(view)):
                     view = view[n:]
             if not view:
-                return bytes(data)
+                return data
             problem = f"ends {len(view):,} bytes before byte {at + size:,}"
         except FileNotFoundError:
             problem = "is not there"

@@ -67,7 +67,9 @@ class Driver:
         self.planner = ShardPlanner(
             shape.cutting,
             two_streams=encoding.two_streams,
-            read=lambda chunk: read_documents(encoding.folder, chunk, two_streams=encoding.two_streams),
+            read=lambda chunk, with_text: read_documents(
+                encoding.folder, chunk, two_streams=encoding.two_streams, with_text=with_text
+            ),
             max_documents=shape.max_documents,
             max_tokens=shape.max_tokens,
         )

@@ -3,8 +3,8 @@
 The segment of range k is up to three files in the work folder: `k.train` with ids in the shards' dtype, separators
 included; `k.val` with those of val, where each document's split is known when it is encoded (else all ids are in
 `k.train`, and "stream 0" means that file); and `k.docs` with the documents' lengths. A segment is a row of chunks,
-so that a range of any size is planned in little memory. In `k.docs`, for each chunk: tokens of each document `<u4`,
-bytes of its text `<u8`, its side `u1` (with two streams), then a row of _BLOCK for each block that was appended.
+so that a range of any size is planned in little memory. In `k.docs`, for each chunk: tokens of each document `<u4`, its
+side `u1` (with two streams), a row of BLOCK_DTYPE for each block that was appended, and bytes of each text `<u8`.
 Ids carry a CRC-32 a block: they cross storage that we know nothing of, and no damage may get into a shard.
 """
 
@@ -70,18 +70,23 @@ class Chunk(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ChunkDocuments:
-    """The documents of a chunk in order: `lengths` int64 [n] in tokens, `text_bytes` int64 [n], `given` uint8 [n] or
-    None; `blocks` BLOCK_DTYPE [n_blocks].
+    """The documents of a chunk in order: `lengths` uint32 [n] in tokens, `given` uint8 [n] or None, `blocks`
+    BLOCK_DTYPE [n_blocks], and where it was asked for `text_bytes` int64 [n].
     """
 
-    lengths: NDArray[np.int64]
-    text_bytes: NDArray[np.int64]
+    lengths: NDArray[np.uint32]
     given: NDArray[np.uint8] | None
     blocks: NDArray[Any]
+    text_bytes: NDArray[np.int64] | None = None
 
-    def stream_lengths(self, stream: int) -> NDArray[np.int64]:
-        """Tokens of the documents of one stream."""
-        return self.lengths if self.given is None else self.lengths[self.given == stream]
+    def bounds(self, stream: int | None = None) -> NDArray[np.int64]:
+        """The documents' bounds int64 [n + 1] in the chunk, or those of one stream in that."""
+        lengths = self.lengths
+        if stream is not None and self.given is not None:
+            lengths = lengths[self.given == stream]
+        bounds = np.zeros(len(lengths) + 1, np.int64)
+        np.cumsum(lengths, out=bounds[1:])
+        return bounds
 
 
 def segment_paths(folder: Path, segment: int) -> tuple[Path, Path, Path]:
@@ -139,9 +144,8 @@ class SegmentWriter:
         texts = np.concatenate([b.text_bytes for b in self._blocks])
         sides = np.concatenate([b.given for b in self._blocks if b.given is not None]) if self._two else None
         table = np.array([(t, c) for t, c in self._table], BLOCK_DTYPE)
-        raw = lengths.astype("<u4").tobytes() + texts.astype("<u8").tobytes()
-        raw += b"" if sides is None else sides.tobytes()
-        raw += table.tobytes()
+        raw = lengths.astype("<u4").tobytes() + (b"" if sides is None else sides.tobytes())
+        raw += table.tobytes() + texts.astype("<u8").tobytes()
         _write(self._files[-1], memoryview(raw), self._parts[-1])
         val = np.zeros(len(lengths), np.bool_) if sides is None else sides == VAL
         n_val, val_bytes = int(np.count_nonzero(val)), int(texts[val].sum())
@@ -205,15 +209,16 @@ def _write(file: Any, view: memoryview, path: Path) -> None:
             view = view[file.write(view) :]
 
 
-def read_documents(folder: Path, chunk: Chunk, *, two_streams: bool) -> ChunkDocuments:
+def read_documents(folder: Path, chunk: Chunk, *, two_streams: bool, with_text: bool = False) -> ChunkDocuments:
     """The lengths of a chunk's documents. IntegrityError where the file is cut short."""
     n = chunk.n_documents
-    size = n * (13 if two_streams else 12) + chunk.blocks * BLOCK_DTYPE.itemsize
+    table_at = n * (5 if two_streams else 4)
+    text_at = table_at + chunk.blocks * BLOCK_DTYPE.itemsize
+    size = text_at + (8 * n if with_text else 0)
     raw = read_exactly(segment_paths(folder, chunk.segment)[2], chunk.docs_at, size)
-    at = 12 * n
     return ChunkDocuments(
-        np.frombuffer(raw, "<u4", n).astype(np.int64),
-        np.frombuffer(raw, "<u8", n, 4 * n).astype(np.int64),
-        np.frombuffer(raw, np.uint8, n, at) if two_streams else None,
-        np.frombuffer(raw, BLOCK_DTYPE, chunk.blocks, at + (n if two_streams else 0)),
+        np.frombuffer(raw, "<u4", n),
+        np.frombuffer(raw, np.uint8, n, 4 * n) if two_streams else None,
+        np.frombuffer(raw, BLOCK_DTYPE, chunk.blocks, table_at),
+        np.frombuffer(raw, "<u8", n, text_at).astype(np.int64) if with_text else None,
     )

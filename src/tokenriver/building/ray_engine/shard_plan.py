@@ -69,8 +69,8 @@ class PlannedShard:
 class ShardPlanner:
     """Takes chunks in order and gives the shards that they complete.
 
-    `read` loads a chunk's documents. `counts` and `source_documents` are of all chunks so far; `full` says that a
-    limit is reached and nothing more is taken.
+    `read(chunk, with_text)` loads a chunk's documents. `counts` and `source_documents` are of all chunks so far;
+    `full` says that a limit is reached and nothing more is taken.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class ShardPlanner:
         cutting: Cutting,
         *,
         two_streams: bool,
-        read: Callable[[Chunk], ChunkDocuments],
+        read: Callable[[Chunk, bool], ChunkDocuments],
         max_documents: int | None = None,
         max_tokens: int | None = None,
     ) -> None:
@@ -94,10 +94,13 @@ class ShardPlanner:
 
     def add(self, chunk: Chunk) -> list[PlannedShard]:
         """The shards that end within a chunk."""
-        if self._beyond_limits(chunk) or not self._take_whole(chunk):
-            return self._cut(chunk)
-        self.source_documents.update(dict(chunk.sources))
-        return []
+        beyond = self._beyond_limits(chunk)
+        side = None if self._two else side_of_all(self._cutting, self._state, chunk.n_documents, chunk.n_tokens)
+        if beyond or (side is None and not self._two):
+            return self._cut_and_count(chunk)
+        steps = [] if self._take_whole(chunk, side) else self._cut(chunk, self._read(chunk, False))
+        self._count(chunk, side)
+        return steps
 
     def finish(self) -> list[PlannedShard]:
         """The shards that are still open after the last chunk."""
@@ -117,54 +120,57 @@ class ShardPlanner:
         self.full = beyond or documents == most_documents or tokens == most_tokens
         return beyond
 
-    def _take_whole(self, chunk: Chunk) -> bool:
-        """Count a chunk that begins and ends no shard; False when it does, or may."""
-        cutting, state = self._cutting, self._state
-        if self._two:
-            parts = [(split, chunk.documents[split], chunk.tokens[split], split) for split in (TRAIN, VAL)]
-        else:
-            side = side_of_all(cutting, state, chunk.n_documents, chunk.n_tokens)
-            if side is None:
-                return False
-            parts = [(side, chunk.n_documents, chunk.n_tokens, 0)]
-        pieces = []
-        for split, documents, tokens, stream in parts:
+    def _take_whole(self, chunk: Chunk, side: int | None) -> bool:
+        """Take a chunk that begins and ends no shard; False when it does, or may."""
+        state, pieces = self._state, []
+        for split, stream in _parts(side):
+            documents, tokens = chunk.documents[stream], chunk.tokens[stream]
             if not documents:
                 continue
             before = state.open[split]
-            after = take_whole(cutting, state, split, documents, tokens)
+            after = take_whole(self._cutting, state, split, documents, tokens)
             if after is None or before is None:
                 return False
             state = after
             pieces.append((split, Piece(chunk, stream, 0, tokens, before.tokens)))
         for split, piece in pieces:
             self._pieces[split].append(piece)
-        for split, documents, tokens, stream in parts:
-            self.counts.documents[split] += documents
-            self.counts.tokens[split] += tokens
-            self.counts.text_bytes[split] += chunk.text_bytes[stream]
-        total_documents, total_tokens = state.documents + chunk.n_documents, state.tokens + chunk.n_tokens
-        self._state = replace(state, documents=total_documents, tokens=total_tokens)
+        documents, tokens = state.documents + chunk.n_documents, state.tokens + chunk.n_tokens
+        self._state = replace(state, documents=documents, tokens=tokens)
         return True
 
-    def _cut(self, chunk: Chunk) -> list[PlannedShard]:
-        """Cut a chunk by the lengths of its documents."""
-        block = _as_block(chunk, self._read(chunk))
+    def _count(self, chunk: Chunk, side: int | None) -> None:
+        """Count a whole chunk from its totals."""
+        for split, stream in _parts(side):
+            self.counts.documents[split] += chunk.documents[stream]
+            self.counts.tokens[split] += chunk.tokens[stream]
+            self.counts.text_bytes[split] += chunk.text_bytes[stream]
+        self.source_documents.update(dict(chunk.sources))
+
+    def _cut_and_count(self, chunk: Chunk) -> list[PlannedShard]:
+        """Cut a chunk in which the splits meet, or the limits fall, and count what is taken of it."""
+        documents = self._read(chunk, True)
+        block = _as_block(chunk, documents)
         n = documents_within(self._state, block.bounds, **self._limits)
         if n < len(block.bounds) - 1:
             block = block.first(n)
-        self.source_documents.update(block.source_documents)
-        in_order = block
-        if self._two:
-            block = _by_split(block)
-        runs, after = assign_splits(self._cutting, self._state, block.bounds, block.given)
-        steps = list(cut_runs(self._cutting, self._state, runs, block.bounds))
+            documents = replace(documents, lengths=documents.lengths[:n], given=block.given)
+        runs, _ = assign_splits(self._cutting, self._state, block.bounds, block.given)
         self.counts.add(block, runs)
+        self.source_documents.update(block.source_documents)
+        return self._cut(chunk, documents)
+
+    def _cut(self, chunk: Chunk, documents: ChunkDocuments) -> list[PlannedShard]:
+        """Cut documents of a chunk by their lengths."""
+        if self._two:
+            train, val = documents.bounds(TRAIN), documents.bounds(VAL)
+            sides = np.repeat(np.array([TRAIN, VAL], np.uint8), [len(train) - 1, len(val) - 1])
+            runs, after, steps = self._steps(np.append(train, val[1:] + train[-1]), sides)
+            if self._cutting.running_index and len(_begun(steps)) == 2:
+                runs, after, steps = self._steps(documents.bounds(), documents.given)
+        else:
+            runs, after, steps = self._steps(documents.bounds(), None)
         places = _Places(runs, split_streams=self._two)
-        if self._two and self._cutting.running_index and len(_begun(steps)) == 2:
-            runs, after = assign_splits(self._cutting, self._state, in_order.bounds, in_order.given)
-            steps = list(cut_runs(self._cutting, self._state, runs, in_order.bounds))
-            places = _Places(runs, split_streams=True)
         ended = []
         for step in steps:
             if isinstance(step, Write):
@@ -174,6 +180,13 @@ class ShardPlanner:
             else:
                 self._state = replace(after, open=step.open, shards_begun=step.shards_begun)
         return ended
+
+    def _steps(
+        self, bounds: NDArray[np.int64], given: NDArray[np.uint8] | None
+    ) -> tuple[list[Run], PlanState, list[Write | Close | PlanState]]:
+        """What the plan of one machine does with these documents."""
+        runs, after = assign_splits(self._cutting, self._state, bounds, given)
+        return runs, after, list(cut_runs(self._cutting, self._state, runs, bounds))
 
     def _append(self, split: int, piece: Piece) -> None:
         """Add a piece to the open shard of a split, joined to the one before it where they touch."""
@@ -186,6 +199,11 @@ class ShardPlanner:
     def _ended(self, step: Close) -> PlannedShard:
         pieces, self._pieces[step.split] = self._pieces[step.split], []
         return PlannedShard(step.split, step.shard.index, step.shard.tokens, step.shard.documents, pieces)
+
+
+def _parts(side: int | None) -> list[tuple[int, int]]:
+    """(split, stream) of what a chunk holds, all of it being of one side, or (None) of two streams."""
+    return [(TRAIN, 0), (VAL, 1)] if side is None else [(side, 0)]
 
 
 def _begun(steps: list[Write | Close | PlanState]) -> set[int]:
@@ -216,13 +234,14 @@ def _as_block(chunk: Chunk, documents: ChunkDocuments) -> EncodedBlock:
     """A chunk as the block that `cut_runs` and `BuildCounts` know, without its ids. What was counted of the whole
     segment is the caller's to add.
     """
+    assert documents.text_bytes is not None, "they are counted"
     nowhere = Position(0, 0)
     return EncodedBlock(
         start=nowhere,
         end=nowhere,
         source_documents=dict(chunk.sources),
         stream=np.zeros(0, np.uint16),
-        bounds=_bounds(documents.lengths),
+        bounds=documents.bounds(),
         given=documents.given,
         text_bytes=documents.text_bytes,
         skipped=Counter(),
@@ -231,21 +250,3 @@ def _as_block(chunk: Chunk, documents: ChunkDocuments) -> EncodedBlock:
         sampled=0,
         lossy_samples=0,
     )
-
-
-def _by_split(block: EncodedBlock) -> EncodedBlock:
-    """The same documents with those of train first, each split in its order."""
-    assert block.given is not None
-    order = np.argsort(block.given, kind="stable")
-    return replace(
-        block,
-        bounds=_bounds(np.diff(block.bounds)[order]),
-        given=block.given[order],
-        text_bytes=block.text_bytes[order],
-    )
-
-
-def _bounds(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
-    bounds = np.zeros(len(lengths) + 1, np.int64)
-    np.cumsum(lengths, out=bounds[1:])
-    return bounds

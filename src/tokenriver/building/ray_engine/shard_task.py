@@ -104,6 +104,4 @@ def _read_ids(job: ShardJob, piece: Piece, documents: ChunkDocuments) -> Iterato
 
 def _ends(piece: Piece, documents: ChunkDocuments) -> NDArray[np.int64]:
     """Where the piece's documents end, counted from the shard's first id."""
-    lengths = documents.stream_lengths(piece.stream) if documents.given is not None else documents.lengths
-    bounds = np.concatenate([[0], np.cumsum(lengths)])
-    return document_ends(bounds, piece.start, piece.stop) + (piece.at - piece.start)
+    return document_ends(documents.bounds(piece.stream), piece.start, piece.stop) + (piece.at - piece.start)
