@@ -15,7 +15,10 @@ from cluster_cases import deterministic, make_texts, write_jsonl
 
 import tokenriver
 from tokenriver.building.ray_engine import build_log
-from tokenriver.errors import CorpusError
+from tokenriver.cluster import session
+from tokenriver.corpus.sources import SourceOptions
+from tokenriver.errors import ClusterError, CorpusError
+from tokenriver.golfing.select import select_golf
 
 pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray"), pytest.mark.usefixtures("ray_cluster")]
 
@@ -78,6 +81,7 @@ KILLED = """
 import os, signal
 import tokenriver
 from tokenriver.building.ray_engine import build_log
+from tokenriver.cluster import session
 real = build_log.BuildLog.{method}
 calls = [0]
 def patched(self, *args):
@@ -138,10 +142,19 @@ def test_the_first_bad_record_is_named_as_on_one_machine(tmp_path):
     assert messages[0] == messages[1]
 
 
-def test_a_folder_that_a_node_does_not_see_is_named(tmp_path, monkeypatch):
-    from tokenriver.cluster import session
-    from tokenriver.errors import ClusterError
+def test_a_corpus_and_a_selection_are_the_same_on_a_cluster(tmp_path, mixed):
+    for engine in ("local", "ray"):
+        words = {"engine": engine, "name": "docs", "shard_bytes": 20_000, "block_bytes": 4000}
+        tokenriver.write_corpus([mixed], tmp_path / engine, options=SourceOptions(on_bad_record="skip"), **words)
+        words = {"engine": engine, "bucket_bytes": 9000, "block_bytes": 4000, "on_bad_record": "skip"}
+        select_golf([str(mixed)], docs=300, seed=7, out=tmp_path / engine / "golf", **words)
+    assert deterministic(tmp_path / "ray" / "golf") == deterministic(tmp_path / "local" / "golf")
+    (tmp_path / "ray" / "golf").rename(tmp_path / "golf-ray")
+    (tmp_path / "local" / "golf").rename(tmp_path / "golf-local")
+    assert deterministic(tmp_path / "ray") == deterministic(tmp_path / "local")
 
+
+def test_a_folder_that_a_node_does_not_see_is_named(tmp_path, monkeypatch):
     source = write_jsonl(tmp_path / "docs.jsonl", make_texts(20))
     monkeypatch.setattr(session, "place_probe", lambda _folder: "probe-that-nobody-wrote")
     monkeypatch.setattr(session, "_LOOK_SECONDS", 0.1)

@@ -73,7 +73,7 @@ def cut_ranges(sources: Sequence[Source], options: SourceOptions, *, range_bytes
         if 2 * weight > 3 * range_bytes and _divisible(source, options):
             if begin < i:
                 yield Range((begin, 0), (i, 0))
-            n = -(-weight // range_bytes)
+            n = min(-(-weight // range_bytes), n_bytes)
             edges = [*((i, n_bytes * k // n) for k in range(n)), (i + 1, 0)]
             yield from (Range(edges[k], edges[k + 1]) for k in range(n))
             begin, size = i + 1, 0
