@@ -77,8 +77,8 @@ class TaskPool:
 
     @property
     def running(self) -> int:
-        """Tasks that were given and not taken back."""
-        return len(self._running)
+        """Tasks that were given and not taken back, ended or not."""
+        return len(self._running) + len(self._ended)
 
     @property
     def has_room(self) -> bool:

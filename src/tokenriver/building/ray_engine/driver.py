@@ -85,7 +85,8 @@ class Driver:
         self._plan()
         while not self._planned or self._to_write or self._writing or self._to_hash or self.pool.running:
             self._give()
-            if self.pool.running and (ended := self.pool.next()) is not None:
+            assert self.pool.running, "nothing is under way, and not all is done"
+            if (ended := self.pool.next()) is not None:
                 self._take(*ended)
 
     def _give(self) -> None:
