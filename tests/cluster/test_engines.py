@@ -193,6 +193,15 @@ def test_segments_that_the_storage_lost_are_made_again(tmp_path, monkeypatch):
     assert deterministic(done.directory) == deterministic(local.directory)
 
 
+def test_a_shard_that_is_not_there_whole_is_named(tmp_path, monkeypatch):
+    source = write_jsonl(tmp_path / "docs.jsonl", make_texts(300))
+    directory = interrupted(source, tmp_path / "out", monkeypatch, after=20, **STEPS)
+    shard = sorted(directory.glob("*.bin"))[0]
+    shard.write_bytes(shard.read_bytes()[:-2])
+    with pytest.raises(ResumeError, match=rf"{shard.name}: the journal names it, but it is not there whole"):
+        tokenriver.build(source, tokenizer="byte260", out=tmp_path / "out", engine="ray", **STEPS)
+
+
 def test_a_damaged_segment_never_gets_into_a_shard(tmp_path, monkeypatch):
     source = write_jsonl(tmp_path / "docs.jsonl", make_texts(300))
     directory = interrupted(source, tmp_path / "out", monkeypatch, after=7, **STEPS)

@@ -18,14 +18,16 @@ from tokenriver.building.ray_engine.encode_task import SegmentFacts
 from tokenriver.building.ray_engine.segments import segment_paths
 from tokenriver.corpus.inputs import InputFacts  # noqa: TC001 - msgspec reads the annotations
 from tokenriver.errors import ResumeError
+from tokenriver.shards.header import ShardHeader
+from tokenriver.shards.index import index_path
 from tokenriver.shards.manifest import ManifestFile
 
 if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Iterable
-    from pathlib import Path
 
     from tokenriver.building.counts import BuildCounts
+    from tokenriver.building.shape import Shape
     from tokenriver.building.target import Target
 
 __all__ = ["BuildLog", "Complete", "InputHash"]
@@ -129,18 +131,21 @@ class BuildLog:
         self.complete = Complete(counts.to_json(), dict(source_documents), inputs)
         self.journal.append({"complete": self.complete})
 
-    def drop_damaged(self, folder: Path) -> None:
+    def drop_damaged(self, shape: Shape) -> None:
         """Forget the segments whose files are not what they were, so that they are made again: nothing forced them
         onto the disk. ResumeError for a shard that is not there whole.
         """
+        folder = self.target.segments
         there = {p.name: p.stat().st_size for p in folder.iterdir()} if folder.exists() else {}
         gone = {segment_paths(folder, k)[stream].name for k, stream in self.released}
         for number, facts in list(self.segments.items()):
             if any(there.get(name) != size for name, size in facts.sizes.items() if name not in gone):
                 del self.segments[number]
-        for name in self.shards:
-            if not (self.target.directory / name).exists():
+        for file in self.shards.values():
+            path = self.target.directory / file.name
+            size = path.stat().st_size if path.exists() else None
+            whole = size == ShardHeader(shape.variant, file.n_tokens).file_bytes
+            if not whole or (shape.doc_index and not index_path(path).exists()):
                 raise ResumeError(
-                    f"{self.target.directory / name}: the journal names it, but it is not there; build with --restart "
-                    "to begin anew"
+                    f"{path}: the journal names it, but it is not there whole; build with --restart to begin anew"
                 )

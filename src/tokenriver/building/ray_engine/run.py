@@ -109,7 +109,7 @@ def _make_shards(job: _Job, log: BuildLog, word: TokenizerWord, progress: Progre
         if log.range_bytes is None:
             _begin(job, log, session)
         else:
-            log.drop_damaged(folder)
+            log.drop_damaged(job.shape())
         _empty_parts(folder)
         driver = _driver(job, log, word, session, progress)
         try:
