@@ -237,6 +237,22 @@ def test_a_file_damaged_while_it_is_read_is_noticed(local: Path, url: str, tmp_p
             threading.Event().wait(0.002)  # a look at most every millisecond
 
 
+def test_a_damaged_file_is_let_go_though_a_sound_one_has_its_name_by_now(local: Path, url: str, tmp_path: Path) -> None:
+    here = iter(TrainLoader(local, order="sequential", epochs=1, prefetch=0, **OPTIONS))
+    there = iter(TrainLoader(url, order="sequential", epochs=1, prefetch=0, **OPTIONS))
+    assert_same(next(here), next(there))
+    (path,) = (tmp_path / "cache").glob("*/train-00000.bin")
+    sound, stat = path.read_bytes(), path.stat()
+    with open(path, "r+b") as file:
+        file.write(bytes(len(sound)))
+    path.unlink()  # as another process does that noticed, and fetched it again
+    path.write_bytes(sound)
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    threading.Event().wait(0.002)  # a look at most every millisecond
+    for one, other in zip(here, there, strict=True):
+        assert_same(one, other)
+
+
 @pytest.mark.parametrize(
     "fault",
     [Fault(status=503), Fault(status=500), Fault(cut=900), Fault(reset=900)],
