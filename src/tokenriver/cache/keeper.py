@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tokenriver.cache.crew import at_exit
 from tokenriver.cache.fetch import CachedShard, fetch
 from tokenriver.cache.folder import CacheFullError
 from tokenriver.cache.objects import StoppedError
@@ -29,6 +30,9 @@ _SAY_EVERY = 10.0
 """Seconds between two messages of whoever waits for a shard."""
 
 _TOUCH_EVERY = 1.0
+
+_AGAIN = 60.0
+"""Seconds after which a shard is tried again that could not be fetched and that nobody waits for."""
 
 _LOG = logging.getLogger("tokenriver.cache")
 
@@ -61,7 +65,9 @@ class Keeper:
             missing = not self.here[self._wanted].all()
             while missing and self._threads < _THREADS:
                 self._threads += 1
-                threading.Thread(target=self._work, name="tokenriver-cache", daemon=True).start()
+                thread = threading.Thread(target=self._work, name="tokenriver-cache", daemon=True)
+                thread.start()
+                at_exit(self.close, thread)
         self.touch()
 
     def touch(self) -> bool:
@@ -84,10 +90,11 @@ class Keeper:
         """Whether a shard is waited for instead of being read by ranges."""
         return index in self._must
 
-    def error(self, index: int) -> BaseException | None:
-        """What became of a shard that could not be fetched; asked for again, it is tried again."""
+    def error(self, index: int) -> IntegrityError | None:
+        """What was found wrong with a shard; asked for again, it is tried again."""
         with self._changed:
-            return self._errors.pop(index, None)
+            error = self._errors.get(index)
+            return self._errors.pop(index) if isinstance(error, IntegrityError) else None  # type: ignore[return-value]
 
     def lost(self, index: int) -> None:
         """A shard is not in the cache any more."""
@@ -155,7 +162,8 @@ class Keeper:
                 if self._later.get(index, 0.0) <= now:
                     self._at.add(index)
                     return index
-            self._changed.wait(_POLL if waiting else None)
+            soonest = min((self._later[i] - now for i in waiting), default=None)
+            self._changed.wait(None if soonest is None else max(_POLL, soonest))
             return None
 
     def _bring(self, index: int) -> None:
@@ -174,10 +182,13 @@ class Keeper:
         with self._changed:
             self._at.discard(index)
             self.here[index] = self.here[index] or came
-            if error is not None:
+            if self._stopped.is_set():
+                return
+            if error is not None and index not in self._must and not isinstance(error, IntegrityError):
+                _LOG.warning("%s: not cached, read by ranges: %s", shard.url, error)
+                self._later[index] = time.monotonic() + _AGAIN
+            elif error is not None:
                 self._errors[index] = error
-                if index not in self._must and not isinstance(error, IntegrityError):
-                    _LOG.warning("%s: not cached, read by ranges: %s", shard.url, error)
             elif not came:
                 self._later[index] = time.monotonic() + _POLL
             self._changed.notify_all()
