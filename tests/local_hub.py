@@ -146,6 +146,17 @@ class LocalHub:
             return self.api_faults.popleft() if self.api_faults else None
 
 
+def _entry(name: str, body: bytes) -> dict[str, Any]:
+    entry: dict[str, Any] = {"type": "file", "path": name, "size": len(body), "oid": git_id(body)}
+    if name.endswith(LARGE):
+        entry["lfs"] = {"oid": hashlib.sha256(body).hexdigest(), "size": len(body), "pointerSize": 130}
+    return entry
+
+
+def _folder(name: str) -> dict[str, Any]:
+    return {"type": "directory", "path": name, "size": 0, "oid": "0" * 40}
+
+
 class _Handler(BaseHTTPRequestHandler):
     hub: LocalHub
     protocol_version = "HTTP/1.1"
@@ -219,6 +230,8 @@ class _Handler(BaseHTTPRequestHandler):
             self._create(json.loads(raw))
         elif path == "validate-yaml":
             self._json({"errors": [], "warnings": []})
+        elif found := re.fullmatch(r"datasets/([^/]+/[^/]+)(?:/(paths-info)/[^/]+|/tree/main(/?.*))?", path):
+            self._browse(*found.groups(), query, raw)
         elif found := re.fullmatch(r"datasets/([^/]+/[^/]+)/(revision|tree|preupload|commit)/([^/]+)(?:/(.*))?", path):
             repo_id, what, revision, _ = found.groups()
             repo = self._repo(repo_id)
@@ -238,6 +251,33 @@ class _Handler(BaseHTTPRequestHandler):
         else:
             self._json({"error": f"no API {method} {path}"}, 404)
 
+    def _browse(
+        self, repo_id: str, info: str | None, folder: str | None, query: dict[str, list[str]], raw: bytes
+    ) -> None:
+        """What the file system of URLs (hf://) asks: a repository, what some paths are, what is in a folder."""
+        repo = self._repo(repo_id)
+        if repo is None:
+            return
+        sha, files = repo.commits[-1]
+        folders = {name[:i] for name in files for i, c in enumerate(name) if c == "/"}
+        if info is not None:
+            paths = [p for p in parse_qs(raw.decode())["paths"] if p in files or p in folders]
+        elif folder is None:
+            self._json({"id": repo_id, "sha": sha, "siblings": [{"rfilename": n} for n in files]})
+            return
+        else:
+            prefix = unquote(folder).strip("/") + "/" if folder else ""
+            deep = query.get("recursive", ["False"])[0].lower() == "true"
+            paths = [
+                p
+                for p in sorted({*files, *folders})
+                if p.startswith(prefix) and (deep or "/" not in p.removeprefix(prefix))
+            ]
+            if not paths:
+                self._json({"error": "no entry"}, 404, {"X-Error-Code": "EntryNotFound"})
+                return
+        self._json([_entry(p, files[p]) if p in files else _folder(p) for p in paths])
+
     def _repo(self, repo_id: str) -> Repo | None:
         repo = self.hub.repos.get(repo_id)
         if repo is None or (repo.private and not self.entry.authorized):
@@ -247,13 +287,9 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _tree(self, repo_id: str, commit: tuple[str, dict[str, bytes]], query: dict[str, list[str]]) -> None:
         entries = []
-        for name, body in sorted(commit[1].items()):
-            entry: dict[str, Any] = {"type": "file", "path": name, "size": len(body), "oid": git_id(body)}
-            if name.endswith(LARGE):
-                entry["lfs"] = {"oid": hashlib.sha256(body).hexdigest(), "size": len(body), "pointerSize": 130}
-            entries.append(entry)
+        entries += [_entry(name, body) for name, body in sorted(commit[1].items())]
         folders = sorted({name.rsplit("/", 1)[0] for name in commit[1] if "/" in name})
-        entries += [{"type": "directory", "path": f, "size": 0, "oid": "0" * 40} for f in folders]
+        entries += [_folder(f) for f in folders]
         start = int(query.get("cursor", ["0"])[0])
         headers = {}
         if start + self.hub.page < len(entries):
@@ -296,13 +332,14 @@ class _Handler(BaseHTTPRequestHandler):
             self._json({"error": "scripted"}, fault.status, fault.headers)
             return
         start, status = 0, 200
-        asked = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range") or "")
+        asked = re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range") or "")
         if asked and not fault.ignore_range:
             start, status = int(asked[1]), 206
             if start >= len(body):
                 self._send(b"", 416, {"Content-Range": f"bytes */{len(body)}"})
                 return
-            headers["Content-Range"] = f"bytes {start}-{len(body) - 1}/{len(body)}"
+            size, body = len(body), body[: int(asked[2]) + 1] if asked[2] else body
+            headers["Content-Range"] = f"bytes {start}-{len(body) - 1}/{size}"
         if fault.flip is not None:
             body = body[: fault.flip] + bytes([body[fault.flip] ^ 1]) + body[fault.flip + 1 :]
         rest = body[start:]

@@ -13,7 +13,7 @@ import pytest
 from s3_server import Fault
 
 from tokenriver.errors import IntegrityError, StorageError
-from tokenriver.storage import reading
+from tokenriver.storage import failures, reading
 from tokenriver.storage.failures import StorageWarning
 from tokenriver.storage.objects import RemoteFile, find_object
 from tokenriver.storage.reading import RemoteReader, open_url, read_from, read_whole
@@ -89,8 +89,6 @@ def test_a_body_that_is_always_cut_is_an_error_and_never_short(impatient: Bucket
 
 
 def test_our_own_tries_come_after_the_clients_and_say_so(impatient: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tokenriver.storage import failures
-
     monkeypatch.setattr(failures, "RETRY_SECONDS", (0.0, 0.0))
     file = found(impatient.put("a.bin", BODY[:1000]))
     impatient.server.fail("a.bin", Fault(status=500), Fault(cut=3))
@@ -146,3 +144,18 @@ def test_an_error_of_a_store_survives_pickling() -> None:
     error = pickle.loads(pickle.dumps(StorageError("the store failed", "s3://a/b")))
     assert str(error) == "s3://a/b: the store failed"
     assert error.filename == "s3://a/b"
+
+
+@pytest.mark.parametrize("fault", [Fault(status=503), Fault(cut=1000), Fault(reset=1000)], ids=["503", "cut", "reset"])
+def test_a_plain_web_server_is_read_by_ranges_and_tried_again(
+    s3: Bucket, monkeypatch: pytest.MonkeyPatch, fault: Fault
+) -> None:
+    monkeypatch.setattr(failures, "RETRY_SECONDS", (0.0,))
+    s3.server.client.put_object(Bucket=s3.name, Key="a.bin", Body=BODY, ACL="public-read")
+    file = found(f"{s3.server.url}/{s3.name}/a.bin")
+    s3.server.fail("a.bin", Fault(), Fault(), fault)  # after what asks whether it knows ranges
+    with pytest.warns(StorageWarning, match=r"a\.bin: the store failed at byte \d"):
+        assert read_whole(file) == BODY
+    asked = [r for r in s3.server.requests("a.bin") if r.range]
+    assert len(asked) > 5
+    assert sum(r.sent for r in asked) < 1.5 * len(BODY)

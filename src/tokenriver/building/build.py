@@ -180,8 +180,9 @@ class _Job:
     def open(self) -> OpenJob:
         """Clear what is to be replaced and start writing; the caller holds the directory's lock."""
         self.target.abort_uploads()
+        self.target.end_swap()
         if self.options.overwrite or self.options.restart:
-            self.target.clear(unfinished_only=not self.options.overwrite)
+            self.target.begin_anew(overwrite=self.options.overwrite)
         self.target.refuse_finished()
         journal = Journal(self.target.journal)
         return OpenJob(self, journal, DatasetWriter(self._shape(), journal, self.target.remote))

@@ -73,6 +73,7 @@ class OpenJob:
         if self.journal.begun and not self.writer.leaves_something:
             self.journal.remove()
             self.writer.remove_unfinished()
+        self.job.target.drop_anew()
 
     def facts(self, hashes: list[InputFacts]) -> list[InputFacts]:
         """Those of the sources that this data set comes from."""
@@ -99,6 +100,7 @@ def run_jobs(
             raise
         for one in opened:  # only now: all of them can be taken up again as long as one is unfinished
             one.journal.remove()
+            one.job.target.swap()
             one.job.target.forget_staging()
     return [
         one.job.summary(one.writer, record, one.facts(hashes), resumed=one.resumed)

@@ -6,6 +6,7 @@ its own, and what is whole is uploaded, the manifest last (docs/storage.md argue
 
 from __future__ import annotations
 
+import shutil
 import warnings
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -16,7 +17,15 @@ import filelock
 from tokenriver.errors import IntegrityError, ResumeError
 from tokenriver.files import PART_SUFFIX, fsync_directory
 from tokenriver.shards.index import INDEX_SUFFIX
-from tokenriver.shards.layouts import BUILD_RECORD, CORPUS_RECORD, JOURNAL, MANIFEST, Layout, parse_shard_name
+from tokenriver.shards.layouts import (
+    BUILD_RECORD,
+    CORPUS_RECORD,
+    JOURNAL,
+    MANIFEST,
+    OVERWRITE,
+    Layout,
+    parse_shard_name,
+)
 from tokenriver.shards.layouts import record_prefix as prefix_of
 from tokenriver.storage.directory import RemoteDirectory, staging_directory
 from tokenriver.storage.failures import StorageWarning
@@ -30,18 +39,23 @@ if TYPE_CHECKING:
 
 __all__ = ["Target"]
 
+_CLEARED = "_CLEARED"
+"""Stands in the folder of a new data set once the old one is removed: from then on what lies there is the new one's."""
+
 
 @dataclass(slots=True)
 class Target:
     """Where one data set goes: its directory, and the names of the records beside its shards.
 
-    With `remote` the data set is there, and `directory` is the staging directory.
+    With `remote` the data set is there, and `directory` is the staging directory. With `replaced` it is what stands
+    there until the new one is whole, and `directory` a folder in it.
     """
 
     directory: Path
     layout: Layout
     dataset: str
     remote: RemoteDirectory | None = None
+    replaced: Path | None = None
     _created: list[Path] = field(default_factory=list)
 
     @classmethod
@@ -57,7 +71,9 @@ class Target:
     @property
     def where(self) -> Path:
         """Where users find the data set: a `UPath` behind a URL."""
-        return self.directory if self.remote is None else to_path(self.remote.url)
+        if self.remote is not None:
+            return to_path(self.remote.url)
+        return self.directory if self.replaced is None else self.replaced
 
     def record(self, name: str) -> Path:
         """Path of a record, with the data set's name before it where several share a folder."""
@@ -158,6 +174,58 @@ class Target:
         for path in self.shards():
             path.unlink()
 
+    def begin_anew(self, *, overwrite: bool) -> None:
+        """Make room for a build from the start: `--overwrite` or `--restart`.
+
+        A finished data set on this disk stays until `swap`, so that a bad record in the new input does not lose both.
+        """
+        if not overwrite or self.remote is not None or not self._is_finished():
+            self.clear(unfinished_only=not overwrite)
+            return
+        folder = self._anew
+        self.drop_anew()
+        folder.mkdir()
+        self.replaced, self.directory = self.directory, folder
+
+    @property
+    def _anew(self) -> Path:
+        return self.record(OVERWRITE)
+
+    def drop_anew(self) -> None:
+        """Remove what an overwriting build has made so far."""
+        if self.replaced is not None:
+            self.directory, self.replaced = self.replaced, None
+        if self.remote is None and self._anew.exists():
+            shutil.rmtree(self._anew)
+
+    def swap(self) -> None:
+        """Put the new data set in the old one's place: the old records go first, the new manifest comes last."""
+        if self.replaced is not None:
+            self.directory, self.replaced = self.replaced, None
+            self._swap()
+
+    def end_swap(self) -> None:
+        """Go on with a swap that was interrupted: the old data set may be gone, the new one is whole."""
+        if (self._anew / self.final_record.name).exists():
+            self._swap()
+        elif (self._anew / _CLEARED).exists():
+            self.drop_anew()
+
+    def _swap(self) -> None:
+        cleared, journal = self._anew / _CLEARED, self._anew / self.journal.name
+        journal.unlink(missing_ok=True)
+        if not cleared.exists():
+            self.clear()
+            cleared.touch()
+            fsync_directory(self._anew)
+        whole = [path for path in self._anew.iterdir() if path != cleared]
+        for path in sorted(whole, key=lambda path: path.name == self.final_record.name):
+            if path.name == self.final_record.name:
+                fsync_directory(self.directory)
+            path.replace(self.directory / path.name)
+        fsync_directory(self.directory)
+        self.drop_anew()
+
     def abort_uploads(self) -> None:
         """Abort what a killed build of this data set left under way in the store."""
         if self.remote is None:
@@ -174,7 +242,7 @@ class Target:
     def publish_records(self) -> Path:
         """Upload the records, what names the shards last, and return where that is."""
         if self.remote is None:
-            return self.final_record
+            return self.where / self.final_record.name
         records = dict.fromkeys((self.record(CORPUS_RECORD), self.record(BUILD_RECORD), self.final_record))
         for path in records:
             if path.exists():

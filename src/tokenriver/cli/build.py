@@ -92,7 +92,9 @@ def build_command(
         summary = _build(inputs, tokenizer, out, options, quiet=quiet)
     except KeyboardInterrupt as stop:
         word, code = stop_of(stop)
-        raise StoppedError(f"{word}; the same command goes on from the last finished shard", code) from None
+        goes_on = "the same command goes on from the last finished shard"
+        anew = "what --overwrite was to replace is still there, and the same command begins anew"
+        raise StoppedError(f"{word}; {anew if overwrite else goes_on}", code) from None
     if as_json:
         _print_json(summary)
     elif not quiet:

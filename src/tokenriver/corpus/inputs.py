@@ -237,8 +237,9 @@ class InputHasher:
                 mark = self._marks.get(index)
                 self._facts[index] = hash_source(source, mark)
             if source.sha256 is not None and self._facts[index].sha256 != source.sha256:
+                told = "the corpus's manifest" if source.remote is None or source.remote.sha256 is None else "the Hub"
                 raise IntegrityError(
-                    f"{source}: sha256 is {self._facts[index].sha256}, but the corpus's manifest says {source.sha256}: "
+                    f"{source}: sha256 is {self._facts[index].sha256}, but {told} says {source.sha256}: "
                     "the bytes changed; fetch or write it again"
                 )
         return [self._facts[index] for index in range(len(wanted))]

@@ -101,7 +101,7 @@ class SmallAhead:
 
 def _source(found: RemoteFile, name: str) -> Source:
     kind = require_kind(name, shown(found.url))
-    return Source(found.url, name, *kind, required_size(found), remote=found)
+    return Source(found.url, name, *kind, required_size(found), remote=found, sha256=found.sha256)
 
 
 def _prefix_files(url: str, objects: dict[str, RemoteFile]) -> Iterator[Source]:

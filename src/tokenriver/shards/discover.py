@@ -20,6 +20,7 @@ from tokenriver.shards.layouts import (
     CORPUS_RECORD,
     JOURNAL,
     MANIFEST,
+    OVERWRITE,
     Layout,
     parse_shard_name,
     record_prefix,
@@ -160,7 +161,7 @@ def _walk(root: Path) -> Found:
     found = Found()
     unreadable: list[OSError] = []
     for directory, children, _ in os.walk(root, onerror=unreadable.append):
-        children.sort()
+        children[:] = sorted(name for name in children if not name.endswith(OVERWRITE))
         found.add(_look_into(Path(directory), _names_in(Path(directory)), skip_corpus=Path(directory) != root))
     found.findings += [Finding(Path(e.filename), e.strerror or str(e)) for e in unreadable]
     if not found:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
+from tokenriver.batches import places_of_true
 from tokenriver.errors import FormatError
 from tokenriver.files import atomic_write, open_binary
 from tokenriver.shards.header import HEADER_BYTES, ShardHeader, parse_header
@@ -97,11 +98,7 @@ def _positions(path: Path, header: ShardHeader, wanted: int, threads: int) -> ND
                 _fill(file, view[: n * header.dtype.itemsize], path)
                 np.equal(ids[:n], value, out=equal[:n])
                 equal[n:] = False
-                # Separators are rare: looking at eight comparisons at a time takes 0.07 ns a token instead of 0.3.
-                words = np.flatnonzero(equal.view(np.uint64) != 0)
-                if len(words):
-                    inner = np.flatnonzero(equal.reshape(-1, 8)[words])
-                    found.append((words[inner >> 3] << 3) + (inner & 7) + start)
+                found.append(places_of_true(equal) + start)
         return found
 
     if len(runs) <= 1:

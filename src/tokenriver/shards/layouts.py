@@ -23,6 +23,7 @@ __all__ = [
     "JOURNAL",
     "LAYOUTS",
     "MANIFEST",
+    "OVERWRITE",
     "SPLITS",
     "Layout",
     "ShardName",
@@ -49,6 +50,8 @@ MANIFEST = "_MANIFEST.json"
 BUILD_RECORD = "_BUILD.json"
 CORPUS_RECORD = "_CORPUS.json"
 JOURNAL = "_JOURNAL"
+OVERWRITE = "_OVERWRITE"
+"""Folder beside a finished data set in which `--overwrite` builds the one that takes its place."""
 
 _DIGITS: dict[Layout, int] = {"tokens": 5, "llmc": 6, "golf": 6}
 _TOKENS_NAME = re.compile(r"(?P<split>train|val)-(?P<index>[0-9]{5})\.bin")

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
+from tokenriver.batches import places_of_true
 from tokenriver.errors import FormatError
 from tokenriver.files import open_binary
 from tokenriver.shards.header import HEADER_BYTES, ShardHeader, parse_header
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from numpy.typing import NDArray
+
+    from tokenriver.shards.index_check import IndexCheck
 
 __all__ = ["Crew", "ShardScan", "available_cpus", "scan_shard"]
 
@@ -110,8 +113,16 @@ class Crew:
         return self._helpers.submit(step) if self._active < self._free_up_to else None
 
 
-def scan_shard(path: Path, *, crew: Crew, vocab_size: int = 0, separator_id: int | None = None) -> ShardScan:
-    """Read a shard once. `vocab_size` (0: unknown) limits the ids beside the header's own.
+def scan_shard(
+    path: Path,
+    *,
+    crew: Crew,
+    vocab_size: int = 0,
+    separator_id: int | None = None,
+    index: IndexCheck | None = None,
+) -> ShardScan:
+    """Read a shard once. `vocab_size` (0: unknown) limits the ids beside the header's own; `index` is told what is
+    seen of the documents.
 
     Raises FormatError when the header or the size is wrong, OSError when the file cannot be read.
     """
@@ -121,7 +132,9 @@ def scan_shard(path: Path, *, crew: Crew, vocab_size: int = 0, separator_id: int
         file.seek(HEADER_BYTES)
         digest = hashlib.sha256(raw)
         limit = min((v for v in (header.vocab_size, vocab_size) if v), default=0)
-        ids = _Ids(file, header.dtype, limit=limit, separator_id=separator_id)
+        if index is not None:
+            index.begin(header.n_tokens)
+        ids = _Ids(file, header.dtype, limit=limit, separator_id=separator_id, index=index)
         here, other = memoryview(bytearray(_PIECE_BYTES)), memoryview(bytearray(_PIECE_BYTES))
         n = ids.read(here[:_CACHE_BYTES])
         while n:
@@ -136,6 +149,8 @@ def scan_shard(path: Path, *, crew: Crew, vocab_size: int = 0, separator_id: int
             raise FormatError(
                 f"{path}: {ids.n_tokens:,} ids, not {header.n_tokens:,}; the file changed while it was read"
             )
+        if index is not None:
+            index.end()
     return ShardScan(header, digest.hexdigest(), ids.first_id, ids.last_id, ids.too_large, ids.separators)
 
 
@@ -143,7 +158,13 @@ class _Ids:
     """The ids of a file from front to back, and what was seen of them."""
 
     def __init__(
-        self, file: io.RawIOBase, dtype: np.dtype[np.unsignedinteger], *, limit: int, separator_id: int | None
+        self,
+        file: io.RawIOBase,
+        dtype: np.dtype[np.unsignedinteger],
+        *,
+        limit: int,
+        separator_id: int | None,
+        index: IndexCheck | None,
     ) -> None:
         self.n_tokens = 0
         self.first_id: int | None = None
@@ -152,6 +173,7 @@ class _Ids:
         self.separators: int | None = None if separator_id is None else 0
         self._file = file
         self._dtype = dtype
+        self._index = index if index is not None and index.wants_separators else None
         # Every id of this width is below such a limit, and no id of it is such a separator: nothing to look for.
         self._limit = limit if limit <= np.iinfo(dtype).max else 0
         self._separator = separator_id if separator_id is not None and separator_id <= np.iinfo(dtype).max else None
@@ -174,5 +196,8 @@ class _Ids:
             at = int(np.argmax(ids >= self._limit))
             self.too_large = (self.n_tokens + at, int(ids[at]))
         if self._separator is not None and self.separators is not None:
-            self.separators += int(np.count_nonzero(ids == self._separator))
+            places = places_of_true(ids == self._separator)
+            self.separators += len(places)
+            if self._index is not None:
+                self._index.see(places + self.n_tokens)
         self.n_tokens += ids.size

@@ -11,24 +11,20 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from tokenriver.errors import FormatError, UsageError
 from tokenriver.files import file_exists, open_binary, sha256_file
 from tokenriver.shards.checks import data_set_problems, id_problem, key_order_problem, shard_problems
 from tokenriver.shards.discover import DataSet, Finding, find_data
-from tokenriver.shards.index import INDEX_DTYPE, find_ends, index_path, index_problem
+from tokenriver.shards.index import index_path
+from tokenriver.shards.index_check import IndexCheck
 from tokenriver.shards.layouts import BUILD_RECORD, CORPUS_RECORD, MANIFEST
 from tokenriver.shards.manifest import read_limited
-from tokenriver.shards.reader import read_header
 from tokenriver.shards.scan import Crew, ShardScan, scan_shard
 from tokenriver.storage.paths import to_path
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable
     from concurrent.futures import Future
-
-    from numpy.typing import NDArray
 
     from tokenriver.shards.manifest import ManifestFile
     from tokenriver.shards.record import InputRecord
@@ -73,36 +69,61 @@ def verify(
         loose = [(path, _submit_scan(crew, path)) for path in found.loose]
         sets = [(d, _submit_set(crew, d)) for d in found.data_sets]
         hashed = [_submit_inputs(crew, d) for d in found.data_sets] if inputs else []
-        indexes = [crew.submit(partial(_check_index, path, None, None)) for path in found.loose]
-        indexes += [crew.submit(partial(_check_index, d.directory / f.name, f, d)) for d, f in _listed(found.data_sets)]
         for path, scan in loose:
             _judge(report, path, scan, None, None)
         for data_set, scans in sets:
             _judge_set(report, data_set, scans)
-        for index in indexes:
-            report.findings += index.result()
         for futures in hashed:
             for future in futures:
                 report.findings += future.result()
     return report
 
 
-def _submit_scan(crew: Crew, path: Path, data_set: DataSet | None = None) -> Future[ShardScan]:
-    vocab_size = data_set.vocab_size if data_set else 0
+def _submit_scan(
+    crew: Crew, path: Path, file: ManifestFile | None = None, data_set: DataSet | None = None
+) -> Future[tuple[ShardScan, list[Finding]]]:
+    return crew.submit(partial(_scan, crew, path, file, data_set))
+
+
+def _submit_set(crew: Crew, data_set: DataSet) -> list[Future[tuple[ShardScan, list[Finding]]]]:
+    return [_submit_scan(crew, data_set.directory / f.name, f, data_set) for f in data_set.checked_files]
+
+
+def _scan(
+    crew: Crew, path: Path, file: ManifestFile | None, data_set: DataSet | None
+) -> tuple[ShardScan, list[Finding]]:
+    """One pass over a shard, and what is wrong with the index beside it, if there is one."""
+    findings: list[Finding] = []
     separator_id = data_set.separator_id if data_set else None
-    return crew.submit(partial(scan_shard, path, crew=crew, vocab_size=vocab_size, separator_id=separator_id))
-
-
-def _submit_set(crew: Crew, data_set: DataSet) -> list[Future[ShardScan]]:
-    return [_submit_scan(crew, data_set.directory / f.name, data_set) for f in data_set.checked_files]
+    index = None
+    try:
+        index = IndexCheck(
+            path,
+            separator_id=separator_id,
+            position=data_set.separator_position if data_set else "before",
+            n_docs=(file.n_docs, data_set.source.name) if file and data_set and data_set.layout == "tokens" else None,
+        )
+    except FileNotFoundError:
+        pass  # an index is not needed
+    except OSError as error:
+        findings.append(Finding(index_path(path), error.strerror or str(error)))
+    vocab_size = data_set.vocab_size if data_set else 0
+    scan = scan_shard(path, crew=crew, vocab_size=vocab_size, separator_id=separator_id, index=index)
+    if index is not None and index.problem is not None:
+        findings.append(Finding(index.path, index.problem))
+    return scan, findings
 
 
 def _judge(
-    report: VerifyReport, path: Path, future: Future[ShardScan], file: ManifestFile | None, data_set: DataSet | None
+    report: VerifyReport,
+    path: Path,
+    future: Future[tuple[ShardScan, list[Finding]]],
+    file: ManifestFile | None,
+    data_set: DataSet | None,
 ) -> ShardScan | None:
     """Add a shard's faults to the report; its scan, or None when it could not be read to the end."""
     try:
-        scan = future.result()
+        scan, findings = future.result()
     except FileNotFoundError:
         source = data_set.source.name if data_set else "the directory"
         report.findings.append(Finding(path, f"missing: {source} lists it"))
@@ -114,11 +135,11 @@ def _judge(
     report.tokens += scan.header.n_tokens
     report.bytes += scan.header.file_bytes
     problems = shard_problems(scan, file, data_set) if file and data_set else id_problem(scan, 0)
-    report.findings += [Finding(path, problem) for problem in problems]
+    report.findings += [Finding(path, problem) for problem in problems] + findings
     return scan
 
 
-def _judge_set(report: VerifyReport, data_set: DataSet, scans: list[Future[ShardScan]]) -> None:
+def _judge_set(report: VerifyReport, data_set: DataSet, scans: list[Future[tuple[ShardScan, list[Finding]]]]) -> None:
     judged = [
         _judge(report, data_set.directory / file.name, scan, file, data_set)
         for file, scan in zip(data_set.checked_files, scans, strict=True)
@@ -139,46 +160,6 @@ def _judge_total(report: VerifyReport, data_set: DataSet, scans: list[ShardScan 
     if len(counts) == len(data_set.files) and sum(counts) != documents:
         problem = f"separator {data_set.separator_id} occurs {sum(counts):,} times in {documents:,} documents"
         report.findings.append(Finding(data_set.source, problem))
-
-
-def _listed(data_sets: list[DataSet]) -> Iterator[tuple[DataSet, ManifestFile]]:
-    return ((data_set, file) for data_set in data_sets for file in data_set.checked_files)
-
-
-def _check_index(shard: Path, file: ManifestFile | None, data_set: DataSet | None) -> list[Finding]:
-    """What is wrong with the document index beside a shard, if there is one; the shard itself is judged elsewhere."""
-    path = index_path(shard)
-    try:
-        with open_binary(path) as opened:
-            raw = opened.read() or b""
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        return [Finding(path, error.strerror or str(error))]
-    try:
-        n_tokens = read_header(shard).n_tokens
-    except (FormatError, OSError):
-        return []
-    problem = index_problem(raw, n_tokens)
-    if problem is not None:
-        return [Finding(path, problem)]
-    ends = np.frombuffer(raw, INDEX_DTYPE).astype(np.int64)
-    if data_set is not None and data_set.separator_id is not None:
-        found = find_ends(shard, separator_id=data_set.separator_id, position=data_set.separator_position, threads=1)
-        if not np.array_equal(ends, found):
-            return [Finding(path, _first_other_end(ends, found, data_set.separator_id))]
-    elif file is not None and data_set is not None and data_set.layout == "tokens" and len(ends) != file.n_docs:
-        return [Finding(path, f"{len(ends):,} documents, {data_set.source.name} says n_docs {file.n_docs:,}")]
-    return []
-
-
-def _first_other_end(ends: NDArray[np.int64], found: NDArray[np.int64], separator_id: int) -> str:
-    n = min(len(ends), len(found))
-    other = np.flatnonzero(ends[:n] != found[:n])
-    if not len(other):
-        return f"{len(ends):,} documents, but the separators (id {separator_id}) say {len(found):,}"
-    k = int(other[0])
-    return f"document {k} ends at {ends[k]:,}, but by the separators (id {separator_id}) at {found[k]:,}"
 
 
 def _manifest_findings(data_set: DataSet) -> list[Finding]:

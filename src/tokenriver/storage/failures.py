@@ -124,9 +124,10 @@ def _first_line(error: Exception) -> str:
 
 def _status(error: Exception) -> int | None:
     """The HTTP status that a client's error tells, each client in its own way."""
-    answer = getattr(error, "response", None)
-    told = (getattr(error, "status", None), getattr(error, "code", None), getattr(answer, "status_code", None))
-    return next((one for one in told if isinstance(one, int) and 100 <= one < 600), None)
+    told = getattr(error, "status", None) or getattr(getattr(error, "response", None), "status_code", None)
+    if told is None:
+        told = getattr(error, "code", None)  # after the others: asking aiohttp's errors for it is a warning
+    return told if isinstance(told, int) and 100 <= told < 600 else None
 
 
 def may_pass(error: Exception) -> bool:

@@ -21,12 +21,14 @@ class RemoteFile:
     """One object as it was found: `n_bytes` None where the store does not say.
 
     `version` is by what another content under the same name is known (an ETag, a checksum, or when it was last
-    modified), None where the store says nothing of that kind.
+    modified), None where the store says nothing of that kind. `sha256` in hex where the store keeps it (the Hugging
+    Face Hub does for large files).
     """
 
     url: str
     n_bytes: int | None
     version: str | None
+    sha256: str | None = None
 
     def __str__(self) -> str:
         return shown(self.url)
@@ -155,4 +157,6 @@ def _plain(value: Any) -> str:
 def _remote_file(url: str, facts: Mapping[str, Any]) -> RemoteFile:
     size = facts.get("size", facts.get("Size"))
     version = next((f"{key} {_plain(facts[key])}" for key in _VERSIONS if facts.get(key)), None)
-    return RemoteFile(url, None if size is None else int(size), version)
+    large = facts.get("lfs") or {}
+    sha256 = large.get("sha256", large.get("oid"))
+    return RemoteFile(url, None if size is None else int(size), version, sha256)

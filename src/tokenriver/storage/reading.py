@@ -56,7 +56,7 @@ def read_from(file: RemoteFile, *, start: int = 0) -> Generator[bytes]:
         yield from _in_one_stream(file, start)
         return
     # Whoever only looks at the beginning is not sent what follows.
-    first = size if size - start <= SMALL_BYTES else start + _FIRST_BYTES
+    first = size if size - start <= SMALL_BYTES or not ranges.in_parts else start + _FIRST_BYTES
     yield ranges.read(start, first)
     yield from _ahead(ranges, first, size)
     if start or first < size:  # one answer is of one version; several may be of two
@@ -101,17 +101,26 @@ def _ahead(ranges: _Ranges, start: int, stop: int) -> Iterator[bytes]:
 
 
 class _Ranges:
-    """Reads ranges of one object; may be used by several threads at once."""
+    """Reads ranges of one object; may be used by several threads at once.
+
+    Asynchronous clients (s3fs, gcsfs, adlfs) are asked for ranges by name; of others, and of web servers, one opened
+    file without a cache is kept, so that nothing is asked for twice.
+    """
 
     def __init__(self, file: RemoteFile) -> None:
         self._file = file
         self._size = required_size(file)
         self._fs, self._path = filesystem_of(file.url)
-        self._http: Any = None
+        self._is_web = scheme_of(file.url) in ("http", "https")
+        self._opened: Any = None
         self.possible = True
         """False for a web server that knows no ranges: it sends everything or nothing."""
-        if scheme_of(file.url) in ("http", "https") and self._size > PIECE_BYTES:
-            self.possible = self._ask_for_ranges()
+        self.in_parts = not self._is_web or self._size > PIECE_BYTES
+        """False for what is small enough to be asked for whole, without knowing whether the server knows ranges."""
+        if self._is_web and self.in_parts:
+            self.possible = retried(file.url, self._open_web)
+        elif not self._fs.async_impl:
+            retried(file.url, self._open)
 
     def read(self, start: int, stop: int) -> bytes:
         """The bytes [start, stop), all of them."""
@@ -119,7 +128,7 @@ class _Ranges:
 
     def _read_once(self, start: int, stop: int) -> bytes:
         # One byte more than there should be shows an object that grew.
-        beyond = stop == self._size and self._http is None
+        beyond = stop == self._size and self._opened is None
         try:
             data = self._fetch(start, stop + beyond)
         except OSError as error:
@@ -134,28 +143,31 @@ class _Ranges:
         return data
 
     def _fetch(self, start: int, stop: int) -> bytes:
-        if self._http is not None:
-            found: bytes = self._http._fetch_range(start, stop)
-        elif scheme_of(self._file.url) in ("http", "https"):  # small, or it would have been asked for ranges
+        if self._opened is not None:
+            found: bytes = self._opened._fetch_range(start, stop)
+        elif self._is_web:
             found = self._fs.cat_file(self._path)[start:stop]
         else:
             found = self._fs.cat_file(self._path, start=start, end=stop)
         return found
 
-    def _ask_for_ranges(self) -> bool:
+    def _open(self) -> None:
+        from fsspec.spec import AbstractBufferedFile
+
+        opened = self._fs.open(self._path, "rb", block_size=PIECE_BYTES, cache_type="none")
+        if isinstance(opened, AbstractBufferedFile) and hasattr(opened, "_fetch_range"):
+            self._opened = opened
+
+    def _open_web(self) -> bool:
         """Whether a web server sends parts: asked for the second byte, does it send that alone?"""
-
-        def ask() -> bool:
-            opened = self._fs.open(self._path, "rb", block_size=PIECE_BYTES, cache_type="none", size=self._size)
-            try:
-                if len(opened._fetch_range(1, 2)) != 1:
-                    return False
-            except ValueError:
+        opened = self._fs.open(self._path, "rb", block_size=PIECE_BYTES, cache_type="none", size=self._size)
+        try:
+            if len(opened._fetch_range(1, 2)) != 1:
                 return False
-            self._http = opened
-            return True
-
-        return retried(self._file.url, ask)
+        except ValueError:
+            return False
+        self._opened = opened
+        return True
 
 
 def _in_one_stream(file: RemoteFile, start: int) -> Iterator[bytes]:
