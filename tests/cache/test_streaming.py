@@ -25,7 +25,6 @@ from tokenriver.loader.trace import trace_step
 from tokenriver.shards.index import index_shard
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from s3_server import Bucket
@@ -41,8 +40,6 @@ def hurried(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(objects, "FIRST_WAIT", 0.01)
     monkeypatch.setattr(objects, "LONGEST_WAIT", 0.05)
     monkeypatch.setenv("TOKENRIVER_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")  # of botocore; s3fs tries by itself too
-    monkeypatch.setattr("s3fs.S3FileSystem.retries", 2)
 
 
 @pytest.fixture
@@ -369,7 +366,7 @@ def test_a_fetch_that_was_killed_goes_on_in_place(url: str, s3: Bucket, tmp_path
     s3.server.mend()
     loader = TrainLoader(url, order="sequential", epochs=1, **OPTIONS)
     assert len(list(loader)) == loader.steps_per_epoch
-    ranges = [request.range for request in s3.server.requests(r"train-00001\.bin")]
+    ranges = sorted(str(request.range) for request in s3.server.requests(r"train-00001\.bin"))
     assert ranges[0] == "bytes=4000-4999"
     assert bodies(s3, r"train-00001\.bin") == 6024 - 4000
 
@@ -494,11 +491,3 @@ def test_a_stranger_in_the_cache_is_not_taken_for_a_shard(url: str, local: Path)
     assert not cached_shard.is_whole()
     assert fetch(cached_shard, stopped=threading.Event())
     assert cached_shard.path.read_bytes() == (local / "train-00001.bin").read_bytes()
-
-
-@pytest.fixture(autouse=True)
-def no_threads_left() -> Iterator[None]:
-    yield
-    import gc
-
-    gc.collect()

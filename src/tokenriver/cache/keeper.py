@@ -30,6 +30,9 @@ _SAY_EVERY = 10.0
 
 _TOUCH_EVERY = 1.0
 
+_AGAIN = 60.0
+"""Seconds after which a shard is tried again that could not be fetched and that nobody waits for."""
+
 _LOG = logging.getLogger("tokenriver.cache")
 
 
@@ -84,10 +87,11 @@ class Keeper:
         """Whether a shard is waited for instead of being read by ranges."""
         return index in self._must
 
-    def error(self, index: int) -> BaseException | None:
-        """What became of a shard that could not be fetched; asked for again, it is tried again."""
+    def error(self, index: int) -> IntegrityError | None:
+        """What was found wrong with a shard; asked for again, it is tried again."""
         with self._changed:
-            return self._errors.pop(index, None)
+            error = self._errors.get(index)
+            return self._errors.pop(index) if isinstance(error, IntegrityError) else None  # type: ignore[return-value]
 
     def lost(self, index: int) -> None:
         """A shard is not in the cache any more."""
@@ -155,7 +159,8 @@ class Keeper:
                 if self._later.get(index, 0.0) <= now:
                     self._at.add(index)
                     return index
-            self._changed.wait(_POLL if waiting else None)
+            soonest = min((self._later[i] - now for i in waiting), default=None)
+            self._changed.wait(None if soonest is None else max(_POLL, soonest))
             return None
 
     def _bring(self, index: int) -> None:
@@ -174,10 +179,11 @@ class Keeper:
         with self._changed:
             self._at.discard(index)
             self.here[index] = self.here[index] or came
-            if error is not None:
+            if error is not None and index not in self._must and not isinstance(error, IntegrityError):
+                _LOG.warning("%s: not cached, read by ranges: %s", shard.url, error)
+                self._later[index] = time.monotonic() + _AGAIN
+            elif error is not None:
                 self._errors[index] = error
-                if index not in self._must and not isinstance(error, IntegrityError):
-                    _LOG.warning("%s: not cached, read by ranges: %s", shard.url, error)
             elif not came:
                 self._later[index] = time.monotonic() + _POLL
             self._changed.notify_all()

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from tokenriver.errors import TokenRiverError
 from tokenriver.storage import shown
 from tokenriver.storage.failures import explained, hidden_failure, may_pass
+from tokenriver.storage.paths import filesystem_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -66,10 +67,8 @@ class Objects:
     def _open(self) -> tuple[Any, str]:
         """fsspec's file system and the path of the URL in it, made anew in a forked child."""
         if self._fs is None or self._pid != os.getpid():
-            from fsspec.core import url_to_fs
-
             self._renew()
-            self._fs, self._root = url_to_fs(self.url)
+            self._fs, self._root = filesystem_of(self.url)
         return self._fs, str(self._root).rstrip("/")
 
     def url_of(self, name: str) -> str:
@@ -145,7 +144,9 @@ class Objects:
                         failure = failure or answer
                     elif len(answer) != stop - start:
                         message = f"{len(answer):,} bytes instead of {stop - start:,} from byte {start:,} on"
-                        failure = failure or OSError(errno.EIO, message, self.url_of(name))
+                        # More than was asked for is a server that knows no ranges; no patience helps.
+                        kind = errno.EIO if len(answer) < stop - start else errno.ENOSYS
+                        failure = failure or OSError(kind, message, self.url_of(name))
                     else:
                         found[k] = bytes(answer)
                         left.remove(k)

@@ -197,7 +197,7 @@ class CachedReader(TokenReader):
             keeper.wait(index)
         else:
             error = keeper.error(index)
-            if isinstance(error, IntegrityError):
+            if error is not None:
                 raise error
             keeper.found(index)
 
