@@ -154,6 +154,30 @@ def test_a_corpus_and_a_selection_are_the_same_on_a_cluster(tmp_path, mixed):
     assert deterministic(tmp_path / "ray") == deterministic(tmp_path / "local")
 
 
+def test_what_is_overwritten_stays_until_the_cluster_is_done(tmp_path, mixed):
+    first = build(mixed, tmp_path / "out", "local", shard_tokens=9000)
+    before = deterministic(first.directory)
+    with pytest.raises(CorpusError, match="field"):
+        tokenriver.build(
+            mixed, tokenizer="byte260", dataset="docs", out=tmp_path / "out", engine="ray", overwrite=True, workers=1
+        )
+    assert deterministic(first.directory) == before
+    second = build(mixed, tmp_path / "out", "ray", overwrite=True)
+    fresh = build(mixed, tmp_path / "fresh", "local")
+    assert deterministic(second.directory) == deterministic(fresh.directory)
+    assert [path.name for path in second.directory.iterdir() if path.is_dir()] == []
+
+
+def test_what_a_cluster_built_goes_on_to_an_object_store(tmp_path, mixed):
+    local = build(mixed, tmp_path / "local", "local", staging=tmp_path / "staging")
+    there = build(mixed, "memory://ray-out", "ray", staging=tmp_path / "staging")
+    assert sorted(there.directory.iterdir(), key=str)
+    for name in [path.name for path in local.directory.iterdir() if not path.name.endswith("_BUILD.json")]:
+        assert (there.directory / name).read_bytes() == (local.directory / name).read_bytes(), name
+    assert tokenriver.verify(str(there.directory)).ok
+    assert not [path for path in (tmp_path / "staging").rglob("*") if path.is_file()]
+
+
 def test_a_folder_that_a_node_does_not_see_is_named(tmp_path, monkeypatch):
     source = write_jsonl(tmp_path / "docs.jsonl", make_texts(20))
     monkeypatch.setattr(session, "place_probe", lambda _folder: "probe-that-nobody-wrote")
