@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 import json
 import signal
 import subprocess
 import sys
+import threading
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -176,6 +179,23 @@ def test_what_a_cluster_built_goes_on_to_an_object_store(tmp_path, mixed):
         assert (there.directory / name).read_bytes() == (local.directory / name).read_bytes(), name
     assert tokenriver.verify(str(there.directory)).ok
     assert not [path for path in (tmp_path / "staging").rglob("*") if path.is_file()]
+
+
+def test_the_nodes_read_inputs_behind_urls(tmp_path, mixed):
+    handler = functools.partial(QuietFiles, directory=str(mixed))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        urls = [f"http://127.0.0.1:{server.server_address[1]}/{name}" for name in ("a.jsonl", "b.jsonl.gz")]
+        made = {e: build(urls, tmp_path / e, e, split="hash:0.2", block_bytes=1500) for e in ("local", "ray")}
+        server.shutdown()
+    assert deterministic(made["ray"].directory) == deterministic(made["local"].directory)
+
+
+class QuietFiles(SimpleHTTPRequestHandler):
+    """Files over HTTP, without a log."""
+
+    def log_message(self, *_words):
+        pass
 
 
 def test_a_folder_that_a_node_does_not_see_is_named(tmp_path, monkeypatch):
