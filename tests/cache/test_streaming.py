@@ -237,6 +237,22 @@ def test_a_file_damaged_while_it_is_read_is_noticed(local: Path, url: str, tmp_p
             threading.Event().wait(0.002)  # a look at most every millisecond
 
 
+def test_a_damaged_file_is_let_go_though_a_sound_one_has_its_name_by_now(local: Path, url: str, tmp_path: Path) -> None:
+    here = iter(TrainLoader(local, order="sequential", epochs=1, prefetch=0, **OPTIONS))
+    there = iter(TrainLoader(url, order="sequential", epochs=1, prefetch=0, **OPTIONS))
+    assert_same(next(here), next(there))
+    (path,) = (tmp_path / "cache").glob("*/train-00000.bin")
+    sound, stat = path.read_bytes(), path.stat()
+    with open(path, "r+b") as file:
+        file.write(bytes(len(sound)))
+    path.unlink()  # as another process does that noticed, and fetched it again
+    path.write_bytes(sound)
+    os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
+    threading.Event().wait(0.002)  # a look at most every millisecond
+    for one, other in zip(here, there, strict=True):
+        assert_same(one, other)
+
+
 @pytest.mark.parametrize(
     "fault",
     [Fault(status=503), Fault(status=500), Fault(cut=900), Fault(reset=900)],
@@ -491,3 +507,32 @@ def test_a_stranger_in_the_cache_is_not_taken_for_a_shard(url: str, local: Path)
     assert not cached_shard.is_whole()
     assert fetch(cached_shard, stopped=threading.Event())
     assert cached_shard.path.read_bytes() == (local / "train-00001.bin").read_bytes()
+
+
+def test_other_stores_than_s3_and_file_urls(local: Path, tmp_path: Path) -> None:
+    import fsspec
+
+    memory = fsspec.filesystem("memory")
+    for path in local.iterdir():
+        memory.pipe_file(f"/{tmp_path.name}/{path.name}", path.read_bytes())
+    here = TrainLoader(local, epochs=1, order="sequential", **OPTIONS)
+    for url in (f"memory://{tmp_path.name}", f"file://{local}"):
+        there = TrainLoader(url, epochs=1, order="sequential", **OPTIONS)
+        assert there.fingerprint == here.fingerprint
+        for one, other in zip(here, there, strict=True):
+            assert_same(one, other)
+        here.epoch = here.step = 0
+
+
+def test_a_web_server_without_ranges_is_an_error(local: Path) -> None:
+    import functools
+    import http.server
+
+    handler = type("Quiet", (http.server.SimpleHTTPRequestHandler,), {"log_message": lambda *_: None})
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(handler, directory=str(local))) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        with pytest.raises(OSError, match=r"bytes instead of 1,024 from byte 0 on"):
+            TrainLoader(f"http://127.0.0.1:{server.server_port}", **OPTIONS)
+        server.shutdown()
+        thread.join()

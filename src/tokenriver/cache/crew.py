@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import atexit
 import queue
 import threading
+import time
+import weakref
 from concurrent.futures import Future
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["Crew"]
+__all__ = ["Crew", "at_exit"]
 
 
 class Crew:
@@ -26,7 +29,9 @@ class Crew:
         self._jobs.put((done, job))
         if self._started < self._n:
             self._started += 1
-            threading.Thread(target=_work, args=(self._jobs,), name=self._name, daemon=True).start()
+            thread = threading.Thread(target=_work, args=(self._jobs,), name=self._name, daemon=True)
+            thread.start()
+            at_exit(self.close, thread)
         return done
 
     def close(self) -> None:
@@ -34,6 +39,28 @@ class Crew:
         for _ in range(self._started):
             self._jobs.put(None)
         self._started = 0
+
+
+def at_exit(stop: Callable[[], Any], thread: threading.Thread) -> None:
+    """When the process ends, call `stop` and give the thread a moment: the client's loop dies more quietly then."""
+    if not _TO_STOP:
+        atexit.register(_stop_all)
+    for known in [known for known in _TO_STOP if not known.is_alive()]:
+        del _TO_STOP[known]
+    _TO_STOP[thread] = weakref.WeakMethod(stop)
+
+
+_TO_STOP: dict[threading.Thread, weakref.WeakMethod[Any]] = {}
+_MOMENT = 1.0
+
+
+def _stop_all() -> None:
+    for stop in list(_TO_STOP.values()):
+        if (method := stop()) is not None:
+            method()
+    until = time.monotonic() + _MOMENT
+    for thread in list(_TO_STOP):
+        thread.join(max(0.0, until - time.monotonic()))
 
 
 def _work(jobs: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]) -> None:

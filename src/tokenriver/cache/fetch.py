@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from filelock import Timeout
 
-from tokenriver.cache.folder import CacheFolder, mark_verified, whole_stat
+from tokenriver.cache.folder import CacheFolder, mark_verified, unharmed, whole_stat
 from tokenriver.cache.objects import Objects, StoppedError
 from tokenriver.errors import IntegrityError
 from tokenriver.files import PART_SUFFIX, fsync_directory, human_bytes, naming
@@ -98,6 +98,10 @@ class CachedShard:
     def is_whole(self) -> bool:
         """Whether the cache has it, unharmed as far as its size and time of modification tell."""
         return whole_stat(self.path, self.size, self.sha256)
+
+    def is_unharmed(self, descriptor: int) -> bool:
+        """The same of a file of the cache that is open, whatever has its name by now."""
+        return unharmed(os.fstat(descriptor), self.size, self.sha256)
 
     def bytes_here(self) -> int:
         """How much of it has been fetched."""

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from tokenriver.cache.settings import CacheSettings
 
-__all__ = ["SOURCE", "CacheEntry", "CacheFolder", "CacheFullError", "mark_verified", "sound", "whole_stat"]
+__all__ = ["SOURCE", "CacheEntry", "CacheFolder", "CacheFullError", "mark_verified", "sound", "unharmed", "whole_stat"]
 
 SOURCE = "_SOURCE.json"
 _LOCKS = ".locks"
@@ -256,4 +256,13 @@ def whole_stat(path: Path, size: int, sha256: str | None) -> bool:
         stat = path.stat()
     except FileNotFoundError:
         return False
-    return stat.st_size == size and (sha256 is None or stat.st_mtime_ns == _verified_ns(sha256))
+    return unharmed(stat, size, sha256)
+
+
+def unharmed(stat: os.stat_result, size: int, sha256: str | None) -> bool:
+    """Whether a file is as long as it should be, and was not written to since it was verified (as this SHA-256)."""
+    if stat.st_size != size:
+        return False
+    if sha256 is None:  # verified as something: nothing says as what
+        return _verified_ns("0" * 7) <= stat.st_mtime_ns <= _verified_ns("f" * 7)
+    return stat.st_mtime_ns == _verified_ns(sha256)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tokenriver.cache.crew import at_exit
 from tokenriver.cache.fetch import CachedShard, fetch
 from tokenriver.cache.folder import CacheFullError
 from tokenriver.cache.objects import StoppedError
@@ -64,7 +65,9 @@ class Keeper:
             missing = not self.here[self._wanted].all()
             while missing and self._threads < _THREADS:
                 self._threads += 1
-                threading.Thread(target=self._work, name="tokenriver-cache", daemon=True).start()
+                thread = threading.Thread(target=self._work, name="tokenriver-cache", daemon=True)
+                thread.start()
+                at_exit(self.close, thread)
         self.touch()
 
     def touch(self) -> bool:
@@ -179,6 +182,8 @@ class Keeper:
         with self._changed:
             self._at.discard(index)
             self.here[index] = self.here[index] or came
+            if self._stopped.is_set():
+                return
             if error is not None and index not in self._must and not isinstance(error, IntegrityError):
                 _LOG.warning("%s: not cached, read by ranges: %s", shard.url, error)
                 self._later[index] = time.monotonic() + _AGAIN

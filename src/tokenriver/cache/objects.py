@@ -87,7 +87,11 @@ class Objects:
                 return {}
             return {str(one["name"]).rstrip("/").rpartition("/")[2]: one for one in found if one["type"] == "file"}
 
-        return self._patiently(self.url, list_all, stopped)
+        names = self._patiently(self.url, list_all, stopped)
+        unknown = [name for name, one in names.items() if one.get("size") is None]  # a web server's list of links
+        for name, size in self.sizes(unknown, stopped=stopped).items() if unknown else ():
+            names[name] = {**names[name], "size": size}
+        return names
 
     def sizes(self, names: Sequence[str], *, stopped: threading.Event | None = None) -> dict[str, int]:
         """Bytes of each object, for stores that list nothing: one request each."""

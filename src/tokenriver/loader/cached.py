@@ -316,7 +316,7 @@ class CachedReader(TokenReader):
         except FileNotFoundError:
             raise _LostError(index) from None
         try:
-            if not cached.is_whole():
+            if not cached.is_unharmed(descriptor):
                 raise _LostError(index)
             if index not in self._checked:
                 raw = os.read(descriptor, HEADER_BYTES)
@@ -332,21 +332,25 @@ class CachedReader(TokenReader):
             raise
         return descriptor
 
-    def _check_path(self, shard: ShardFile) -> None:
-        """A file of the cache may go while it is read (its descriptor stays), but not change."""
+    def _look_again(self, shard: ShardFile, opened: Any, now: float) -> None:
+        """A file of the cache may lose its name while it is read, to another too, but not change."""
         if shard.origin is None:
-            super()._check_path(shard)
+            super()._look_again(shard, opened, now)
             return
-        index = self.shards.index(shard)
+        index = next(i for i, one in self._open.items() if one is opened)
         cached = self._cached[index]
-        if cached is not None and cached.path.exists() and not cached.is_whole():
+        if cached is not None and not cached.is_unharmed(opened.descriptor):
             raise _LostError(index)
+        opened.checked = now
 
     def _drop_damaged(self, touched: list[int]) -> bool:
         """Let go of the files of the cache that are not what was verified; whether there were any."""
-        damaged = [
-            i for i in touched if self.keeper.here[i] and (c := self._cached[i]) is not None and not c.is_whole()
-        ]
+        damaged = []
+        with self._lock:
+            for index in touched:
+                cached, opened = self._cached[index], self._open.get(index)
+                if cached is not None and opened is not None and not cached.is_unharmed(opened.descriptor):
+                    damaged.append(index)
         for index in damaged:
             self._let_go(index)
         return bool(damaged)

@@ -122,6 +122,9 @@ def resolve(source: Source, *, split: str, cache: CacheSettings | None = None) -
         from tokenriver.loader.remote import resolve_urls
 
         return resolve_urls([str(path) for path in named], split=split, cache=cache)
+    if any(str(path).lower().startswith("file://") for path in named):
+        named = [str(to_path(path)) for path in named]
+        source = named[0] if single else named
     if not isinstance(source, str | os.PathLike):
         return _from_paths([os.fspath(path) for path in source], split=split, named="the list")
     path = Path(source)
