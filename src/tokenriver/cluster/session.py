@@ -136,7 +136,7 @@ def _connect(ray: Any, address: str | None, cpus: int) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             if address is None:
-                ray.init(num_cpus=cpus, include_dashboard=False, **quiet)
+                ray.init(address="local", num_cpus=cpus, include_dashboard=False, **quiet)  # never one that runs here
             else:
                 ray.init(address=address, **quiet)
     except (ConnectionError, RuntimeError, ValueError, OSError, ray.exceptions.RayError) as error:
