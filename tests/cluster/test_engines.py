@@ -101,6 +101,16 @@ def test_limits_fall_on_the_same_document(tmp_path, limit):
     assert ray == local
 
 
+def test_inputs_behind_a_url_are_read_in_parts_too(tmp_path):
+    import fsspec
+
+    raw = write_jsonl(tmp_path / "docs.jsonl", make_texts(200)).read_bytes()
+    fsspec.filesystem("memory").pipe("/cluster/docs.jsonl", raw)
+    words = {"split": "hash:0.3", "block_bytes": 2000, "shard_tokens": 1000}
+    ray, local = (outcome(engine, "memory://cluster/docs.jsonl", tmp_path, words) for engine in ("ray", "local"))
+    assert ray == local
+
+
 def test_text_files_are_read_in_parts_and_wide_ids_are_kept(tmp_path):
     texts = make_texts(300)
     source = tmp_path / "docs.txt"
