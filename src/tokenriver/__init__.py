@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tokenriver.bpb.bits import BitsPerByte
     from tokenriver.bpb.tables import text_bytes, token_bytes
-    from tokenriver.building.build import BuildSummary, build
+    from tokenriver.building.build import build
+    from tokenriver.building.summary import BuildSummary
     from tokenriver.corpus.shards import CorpusSummary, write_corpus
     from tokenriver.errors import (
         ClusterError,
@@ -49,7 +50,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "Batch": "loader.batch",
     "BitsPerByte": "bpb.bits",
-    "BuildSummary": "building.build",
+    "BuildSummary": "building.summary",
     "ClusterError": "errors",
     "CorpusError": "errors",
     "CorpusSummary": "corpus.shards",

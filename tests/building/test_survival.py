@@ -24,7 +24,7 @@ KILL_AT = """
 import os, signal, sys
 from tokenriver.building import dataset, index_part, journal, records
 from tokenriver.shards import writer
-import tokenriver.building.build as build_module
+import tokenriver.building.job as job_module
 
 def kill_after(owner, name, count, before):
     original = getattr(owner, name)
@@ -49,9 +49,9 @@ PHASES = {
     "between the index's end and the journal": "kill_after(index_part.IndexPart, 'seal', 2, False)",
     "right after a rename": "kill_after(writer.ShardWriter, 'publish', 3, False)",
     "in the middle of an append": "kill_after(writer.ShardWriter, 'append', 9, False)",
-    "before the records": "kill_after(build_module, 'write_records', 1, True)",
+    "before the records": "kill_after(job_module, 'write_records', 1, True)",
     "before the manifest": "kill_after(records, 'write_manifest', 1, True)",
-    "after the manifest, before the journal goes": "kill_after(build_module, 'write_records', 1, False)",
+    "after the manifest, before the journal goes": "kill_after(job_module, 'write_records', 1, False)",
 }
 
 

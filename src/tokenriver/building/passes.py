@@ -23,10 +23,11 @@ from tokenriver.errors import CorpusError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from tokenriver.building.build import BuildSummary, _Job
     from tokenriver.building.dataset import DatasetWriter
+    from tokenriver.building.job import Job
     from tokenriver.building.journal import Journal
     from tokenriver.building.progress import ProgressSink
+    from tokenriver.building.summary import BuildSummary
     from tokenriver.corpus.blocks import RawBlock
 
 __all__ = ["OpenJob", "Supply", "run_jobs"]
@@ -51,7 +52,7 @@ class OpenJob:
     `known` and `mark` are what its journal says of the inputs.
     """
 
-    job: _Job
+    job: Job
     journal: Journal
     writer: DatasetWriter
     position: Position = field(default_factory=lambda: Position(0, 0))
@@ -81,7 +82,7 @@ class OpenJob:
 
 
 def run_jobs(
-    jobs: Sequence[_Job], *, supply: Supply | None = None, progress: ProgressSink | None = None
+    jobs: Sequence[Job], *, supply: Supply | None = None, progress: ProgressSink | None = None
 ) -> list[BuildSummary]:
     """Build under the directories' locks. The jobs have the same sources and the same options of reading."""
     with ExitStack() as locks:

@@ -11,7 +11,7 @@ from tokenriver.cli.stopping import StoppedError, stop_of
 from tokenriver.files import human_bytes, human_count
 
 if TYPE_CHECKING:
-    from tokenriver.building.build import BuildSummary
+    from tokenriver.building.summary import BuildSummary
 
 __all__ = ["build_command", "print_summary", "unescaped"]
 

@@ -10,7 +10,7 @@ from tokenriver.cli.stopping import StoppedError, stop_of
 from tokenriver.files import human_count
 
 if TYPE_CHECKING:
-    from tokenriver.building.build import BuildSummary
+    from tokenriver.building.summary import BuildSummary
     from tokenriver.evals.make import EvalSummary
 
 __all__ = ["recipe_command"]
@@ -124,7 +124,7 @@ def _print_list(*, as_json: bool) -> None:
 
 
 def _print_one(summary: BuildSummary | EvalSummary) -> None:
-    from tokenriver.building.build import BuildSummary
+    from tokenriver.building.summary import BuildSummary
     from tokenriver.cli.build import print_summary
 
     if isinstance(summary, BuildSummary):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import filelock
 
-from tokenriver.building.build import BuildSummary, build_together
+from tokenriver.building.build import build_together
 from tokenriver.building.options import BuildOptions
 from tokenriver.building.records import Origin
 from tokenriver.corpus.sources import Source, find_sources, kind_of
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tokenriver.building.progress import ProgressSink
+    from tokenriver.building.summary import BuildSummary
     from tokenriver.hub.transfer import TransferSink
     from tokenriver.recipes.plan import RecipePlan
     from tokenriver.tokenizers.base import Tokenizer

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from tokenriver.building.assemble import expected_text_bytes
-from tokenriver.building.build import refuse_changes
 from tokenriver.building.counts import BuildCounts
+from tokenriver.building.job import refuse_changes
 from tokenriver.building.pipeline import default_workers
 from tokenriver.building.ray_engine.build_log import BuildLog
 from tokenriver.building.ray_engine.driver import Driver
@@ -32,9 +32,10 @@ from tokenriver.errors import TokenRiverError, UsageError
 from tokenriver.shards.index import index_path
 
 if TYPE_CHECKING:
-    from tokenriver.building.build import BuildSummary, _Job
+    from tokenriver.building.job import Job
     from tokenriver.building.progress import ProgressSink
     from tokenriver.building.ray_engine.build_log import Complete
+    from tokenriver.building.summary import BuildSummary
     from tokenriver.building.target import Target
     from tokenriver.cluster.session import Session
     from tokenriver.shards.manifest import ManifestFile
@@ -57,7 +58,7 @@ class _Made:
     source_documents: Counter[int]
 
 
-def run_on_ray(job: _Job, *, progress: ProgressSink | None) -> BuildSummary:
+def run_on_ray(job: Job, *, progress: ProgressSink | None) -> BuildSummary:
     """Build on the cluster that the options name. Raises what a local build raises, and ClusterError."""
     word = _check(job)
     with job.target.locked():
@@ -103,7 +104,7 @@ def _upload(target: Target, files: list[ManifestFile]) -> None:
             done.result()
 
 
-def _check(job: _Job) -> TokenizerWord:
+def _check(job: Job) -> TokenizerWord:
     """UsageError for what a cluster cannot do; how its tasks get the tokenizer."""
     check_rereadable([source.name for source in job.origin.sources if source.stream is not None])
     tokenizer, options = job.tokenizer, job.options
@@ -126,7 +127,7 @@ def _absolute(word: str) -> str:
     return f"{os.path.abspath(file)}:{pattern}" if colon and Path(file).is_file() else word  # noqa: PTH100
 
 
-def _make_shards(job: _Job, log: BuildLog, word: TokenizerWord, progress: ProgressSink | None) -> Complete:
+def _make_shards(job: Job, log: BuildLog, word: TokenizerWord, progress: ProgressSink | None) -> Complete:
     options, folder = job.options, job.target.segments
     with open_session(options.ray_address, cpus=options.workers or default_workers()) as session:
         if log.range_bytes is None:
@@ -145,7 +146,7 @@ def _make_shards(job: _Job, log: BuildLog, word: TokenizerWord, progress: Progre
     return log.complete
 
 
-def _begin(job: _Job, log: BuildLog, session: Session) -> None:
+def _begin(job: Job, log: BuildLog, session: Session) -> None:
     job.target.remove_segments()
     for path in job.target.shards():  # parts of a local build that finished nothing
         path.unlink()
@@ -161,7 +162,7 @@ def _empty_parts(folder: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _driver(job: _Job, log: BuildLog, word: TokenizerWord, session: Session, progress: ProgressSink | None) -> Driver:
+def _driver(job: Job, log: BuildLog, word: TokenizerWord, session: Session, progress: ProgressSink | None) -> Driver:
     options, sources = job.options, job.origin.sources
     folder = job.target.segments.resolve()
     shape = job.shape()
