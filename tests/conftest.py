@@ -9,7 +9,7 @@ import pytest
 from shared_folder import SHARED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
     from s3_server import Bucket, S3Server
@@ -37,18 +37,17 @@ def s3_server() -> Iterator[S3Server]:
 
 @pytest.fixture
 def s3(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]:
-    """An empty bucket, found by s3fs here and in child processes through the environment; faults and log are fresh."""
-    import fsspec.config
-    import s3fs
-    from s3_server import Bucket, environment
+    """An empty bucket, found by s3fs here and in child processes through the environment; faults and log are fresh.
 
-    from tokenriver.storage import paths
+    Clients are kept from test to test, since making one costs a third of a second; whoever changes what they are made
+    of other than by fsspec's configuration clears them (`fresh_clients`).
+    """
+    import fsspec.config
+    from s3_server import Bucket, environment
 
     for name, value in environment(s3_server.url).items():
         monkeypatch.setenv(name, value)
     monkeypatch.setitem(fsspec.config.conf, "s3", {"endpoint_url": s3_server.url})  # read when fsspec was imported
-    s3fs.S3FileSystem.clear_instance_cache()
-    paths._shared.clear()
     s3_server.mend()
     number = len(s3_server.client.list_buckets()["Buckets"])
     bucket = Bucket(f"test-bucket-{number}", s3_server)
@@ -57,8 +56,21 @@ def s3(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]
     s3_server.mend()
     for key in bucket.names():
         bucket.delete(key)
-    s3fs.S3FileSystem.clear_instance_cache()
-    paths._shared.clear()
+
+
+@pytest.fixture
+def fresh_clients() -> Iterator[Callable[[], None]]:
+    """Forgets the clients of object stores, when it is called and after the test."""
+    import s3fs
+
+    from tokenriver.storage import paths
+
+    def forget() -> None:
+        s3fs.S3FileSystem.clear_instance_cache()
+        paths._shared.clear()
+
+    yield forget
+    forget()
 
 
 @pytest.fixture

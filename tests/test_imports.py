@@ -19,10 +19,11 @@ LAYERS = {
     "errors": -2,
     "storage": -1,
     **dict.fromkeys(["files", "batches"], 0),
-    **dict.fromkeys(["cache", "corpus", "tokenizers", "shards"], 1),
-    **dict.fromkeys(["building", "loader", "evals", "bpb", "hub", "cluster"], 2),
-    **dict.fromkeys(["recipes", "llmc", "golf", "golfing", "torch"], 3),
-    "cli": 4,
+    **dict.fromkeys(["cache", "cluster"], 1),
+    **dict.fromkeys(["corpus", "tokenizers", "shards"], 2),
+    **dict.fromkeys(["building", "loader", "evals", "bpb", "hub"], 3),
+    **dict.fromkeys(["recipes", "llmc", "golf", "golfing", "torch"], 4),
+    "cli": 5,
 }
 """A module may import its own part and parts of a lower layer. Parts of one layer do not know each other."""
 

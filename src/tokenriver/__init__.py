@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tokenriver.building.build import BuildSummary, build
     from tokenriver.corpus.shards import CorpusSummary, write_corpus
     from tokenriver.errors import (
+        ClusterError,
         CorpusError,
         FormatError,
         HubError,
@@ -49,6 +50,7 @@ _HOMES = {
     "Batch": "loader.batch",
     "BitsPerByte": "bpb.bits",
     "BuildSummary": "building.build",
+    "ClusterError": "errors",
     "CorpusError": "errors",
     "CorpusSummary": "corpus.shards",
     "DownloadSummary": "hub.download",
@@ -93,6 +95,7 @@ __all__ = [
     "Batch",
     "BitsPerByte",
     "BuildSummary",
+    "ClusterError",
     "CorpusError",
     "CorpusSummary",
     "DownloadSummary",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 
 __all__ = [
+    "ClusterError",
     "CorpusError",
     "FormatError",
     "HubError",
@@ -24,6 +25,10 @@ class TokenRiverError(Exception):
 
 class UsageError(TokenRiverError, ValueError):
     """An option or argument that cannot work (a number out of range, words that contradict); exit code 2."""
+
+
+class ClusterError(TokenRiverError):
+    """A cluster cannot be reached, lost a task for good, or has a node that does not see the shared folder."""
 
 
 class CorpusError(TokenRiverError):

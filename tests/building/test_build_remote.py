@@ -23,6 +23,7 @@ from tokenriver.building import uploads
 from tokenriver.errors import CorpusError, IntegrityError, ResumeError, StorageError, UsageError
 from tokenriver.storage import failures, reading
 from tokenriver.storage.directory import STAGING_VARIABLE
+from tokenriver.storage.paths import to_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -79,20 +80,23 @@ def test_a_build_from_store_to_store_gives_the_bytes_of_a_local_one(
     s3: Bucket, folder: Path, tmp_path: Path, staging: Path, layout: str
 ) -> None:
     local = build(folder, out=tmp_path / "out", **LAYOUTS[layout])
-    done = build(s3.put_folder(folder, "docs"), out=f"{s3.url}/out", **LAYOUTS[layout])
+    done = build(to_path(s3.put_folder(folder, "docs")), out=to_path(f"{s3.url}/out"), **LAYOUTS[layout])
     assert built(s3, prefix_of(layout)) == hashes(local.directory)
     assert str(done.directory) == f"{s3.url}/{prefix_of(layout)}"
     assert str(done.record) == f"{s3.url}/{prefix_of(layout)}/{local.record.name}"
     assert done.files == local.files
     assert not list(staging.glob("*"))
-    assert verify(f"{s3.url}/out", inputs=True).ok
+    assert verify(to_path(f"{s3.url}/out"), inputs=True).ok
 
 
 def test_the_manifest_is_uploaded_last_and_each_shard_once(s3: Bucket, folder: Path) -> None:
+    left = f"{prefix_of('tokens')}/train-00000.bin"  # what a killed build left under way
+    s3.server.client.create_multipart_upload(Bucket=s3.name, Key=left)
     build(folder, out=f"{s3.url}/out", **TOKENS)
     puts = [r.path.rpartition("/")[2] for r in s3.server.requests("/out/", "PUT")]
     assert puts[-3:] == ["_CORPUS.json", "_BUILD.json", "_MANIFEST.json"]
     assert len(puts) == len(set(puts)) == len(s3.names())
+    assert not s3.server.uploads_under_way(s3.name)
 
 
 def test_a_build_in_memory_gives_the_bytes_of_a_local_one(folder: Path, tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ import pytest
 
 from tokenriver.errors import CorpusError, IntegrityError, UsageError
 from tokenriver.golfing.documents import check_documents
-from tokenriver.golfing.select import document_keys, select_golf, threshold_key
+from tokenriver.golfing.keys import document_keys, threshold_key
+from tokenriver.golfing.select import select_golf
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -67,7 +67,7 @@ def test_an_error_comes_after_the_batches_before_it(monkeypatch: pytest.MonkeyPa
 
 
 def test_an_array_is_used_again_only_when_nothing_refers_to_it() -> None:
-    pool = Recycled((2, 3), np.dtype(np.int32))
+    pool = Recycled((2, 3), np.dtype(np.int32), kept=4)
     inputs, targets = pool.take()
     first = inputs.ctypes.data
     part = inputs.reshape(-1)[1:]

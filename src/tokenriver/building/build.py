@@ -30,7 +30,7 @@ from tokenriver.corpus.documents import Position
 from tokenriver.errors import ResumeError, UsageError
 from tokenriver.shards.header import VARIANTS
 from tokenriver.shards.layouts import data_set_directory
-from tokenriver.storage.paths import to_path
+from tokenriver.storage.paths import is_remote, to_path
 from tokenriver.tokenizers.load import load_tokenizer
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from tokenriver.building.passes import Supply
     from tokenriver.building.plan import Cutting
     from tokenriver.building.progress import ProgressSink
-    from tokenriver.building.records import Origin, Separator
+    from tokenriver.building.records import Origin, Separator, Written
     from tokenriver.corpus.inputs import InputFacts
     from tokenriver.corpus.sources import SourceOptions
     from tokenriver.corpus.splits import SplitRule
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from tokenriver.shards.manifest import ManifestFile
     from tokenriver.tokenizers.base import Tokenizer
 
-__all__ = ["BuildSummary", "build", "build_together"]
+__all__ = ["BuildSummary", "build", "build_together", "refuse_changes"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -103,11 +103,15 @@ def build(
 
     Raises UsageError for words that cannot work, CorpusError for bad documents, TokenizerError for an encoder that
     differs from its reference, IntegrityError when a finished data set is in the way, ResumeError when an unfinished
-    one was made otherwise.
+    one was made otherwise, ClusterError for a cluster that fails.
     """
-    words = [inputs] if isinstance(inputs, (str, os.PathLike)) else list(inputs)
+    words: list[Any] = [inputs] if isinstance(inputs, (str, os.PathLike)) or is_remote(inputs) else list(inputs)
     chosen = BuildOptions.from_words(options)
     job = _Job.prepare(find_origin(words), tokenizer, to_path(out), chosen, dataset=data_set_name(words, chosen))
+    if chosen.engine == "ray":
+        from tokenriver.building.ray_engine.run import run_on_ray
+
+        return run_on_ray(job, progress=progress)
     return run_jobs([job], progress=progress)[0]
 
 
@@ -142,6 +146,7 @@ class _Job:
     options: BuildOptions
     origin: Origin
     tokenizer: Tokenizer
+    word: str | None  # the tokenizer's, where it was given by one
     separator: Separator
     variant: Variant
     rule: SplitRule
@@ -160,6 +165,7 @@ class _Job:
         dataset: str,
     ) -> _Job:
         started = time.perf_counter()
+        word = os.fspath(tokenizer) if isinstance(tokenizer, (str, os.PathLike)) else None
         if isinstance(tokenizer, (str, os.PathLike)):
             tokenizer = load_tokenizer(os.fspath(tokenizer), backend=options.backend, separator=options.separator)
         rule = choose_split(origin, options)
@@ -169,6 +175,7 @@ class _Job:
             options=options,
             origin=arrange_sources(origin, rule, options),
             tokenizer=tokenizer,
+            word=word,
             separator=choose_separator(tokenizer, options),
             variant=choose_variant(tokenizer, options),
             rule=rule,
@@ -178,16 +185,20 @@ class _Job:
         )
 
     def open(self) -> OpenJob:
-        """Clear what is to be replaced and start writing; the caller holds the directory's lock."""
+        """Start writing; the caller holds the directory's lock."""
+        self.clear()
+        journal = Journal(self.target.journal)
+        return OpenJob(self, journal, DatasetWriter(self.shape(), journal, self.target.remote))
+
+    def clear(self) -> None:
+        """Remove what is to be replaced. IntegrityError for what is in the way."""
         self.target.abort_uploads()
         self.target.end_swap()
         if self.options.overwrite or self.options.restart:
             self.target.begin_anew(overwrite=self.options.overwrite)
         self.target.refuse_finished()
-        journal = Journal(self.target.journal)
-        return OpenJob(self, journal, DatasetWriter(self._shape(), journal, self.target.remote))
 
-    def _shape(self) -> Shape:
+    def shape(self) -> Shape:
         """The llm.c and Parameter Golf layouts leave the header's vocabulary at 0, as those programs do."""
         return Shape(
             directory=self.target.directory,
@@ -222,7 +233,7 @@ class _Job:
             **self.options.beyond_the_usual(),
         }
 
-    def _heading(self) -> dict[str, Any]:
+    def heading(self) -> dict[str, Any]:
         """What an unfinished build must have in common with this one to be gone on with."""
         return {
             "layout": self.options.layout,
@@ -245,13 +256,14 @@ class _Job:
 
     def take_up(self, journal: Journal, writer: DatasetWriter) -> JournalContent | None:
         """Go on with a journalled build, whose content it returns, or begin (None)."""
-        heading = self._heading()
+        heading = self.heading()
         content = journal.reopen()
         if content is None or content.checkpoint is None:
             writer.remove_unfinished()
+            self.target.remove_segments()
             journal.begin(heading)
             return None
-        _refuse_changes(msgspec.to_builtins(heading), content.heading, self.target.where)
+        refuse_changes(msgspec.to_builtins(heading), content.heading, self.target.where)
         position, mark = Position(*writer.resume(content)), content.mark
         if mark is not None and (stream := self.origin.sources[mark.source_index].stream) is not None:
             unchecked = position.offset if position.source_index == mark.source_index else 0
@@ -273,7 +285,7 @@ class _Job:
             verify_sample=self.options.verify_sample,
         )
 
-    def write_records(self, writer: DatasetWriter, hashes: list[InputFacts]) -> Path:
+    def write_records(self, writer: Written, hashes: list[InputFacts]) -> Path:
         """The records and the manifest; the last of them."""
         write_records(
             self.target,
@@ -287,7 +299,7 @@ class _Job:
         )
         return self.target.publish_records()
 
-    def summary(self, writer: DatasetWriter, record: Path, hashes: list[InputFacts], *, resumed: bool) -> BuildSummary:
+    def summary(self, writer: Written, record: Path, hashes: list[InputFacts], *, resumed: bool) -> BuildSummary:
         """What was made."""
         counts = writer.counts
         return BuildSummary(
@@ -316,7 +328,7 @@ class _Job:
         )
 
 
-def _refuse_changes(now: dict[str, Any], then: dict[str, Any], directory: Path) -> None:
+def refuse_changes(now: dict[str, Any], then: dict[str, Any], directory: Path) -> None:
     """ResumeError naming the first thing in which this build differs from the unfinished one."""
     for key in now:
         if now[key] == then.get(key):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -15,9 +14,10 @@ from tokenriver.corpus.splits import SplitRule
 from tokenriver.errors import UsageError
 from tokenriver.shards.header import Variant, variant_for
 from tokenriver.shards.layouts import GOLF_NAME, Layout
-from tokenriver.storage.paths import is_url, last_name, to_path
+from tokenriver.storage.paths import is_url, last_name, to_path, word_of
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Sequence
 
     from tokenriver.building.options import BuildOptions
@@ -61,14 +61,14 @@ def data_set_name(inputs: Sequence[str | os.PathLike[str]], options: BuildOption
         return GOLF_NAME
     if options.dataset is not None:
         return options.dataset
-    if os.fspath(inputs[0]) == STDIN:
+    if word_of(inputs[0]) == STDIN:
         return "stdin"
-    first = os.fspath(inputs[0])
+    first = word_of(inputs[0])
     name = last_name(first) if is_url(first) else to_path(first).resolve().name
     ending = next((e for e in sorted(KINDS, key=len, reverse=True) if name.lower().endswith(e)), "")
     stem = name[: len(name) - len(ending)]
     if not stem or set(stem) & set("*?["):
-        raise UsageError(f"no data set name follows from the input {os.fspath(inputs[0])!r}; give one with --dataset")
+        raise UsageError(f"no data set name follows from the input {word_of(inputs[0])!r}; give one with --dataset")
     return stem
 
 

@@ -6,15 +6,14 @@ Cutting happens in the caller's thread, in order; appending, hashing, syncing an
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from dataclasses import replace
+from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
-import numpy as np
 
+from tokenriver.building.counts import BuildCounts
 from tokenriver.building.journal import Checkpoint, Journal
 from tokenriver.building.plan import (
-    VAL,
     Close,
     PlanState,
     Write,
@@ -39,7 +38,6 @@ if TYPE_CHECKING:
 
     from tokenriver.building.assemble import EncodedBlock
     from tokenriver.building.journal import JournalContent
-    from tokenriver.building.plan import Run
     from tokenriver.building.shape import Shape
     from tokenriver.corpus.inputs import InputFacts, InputMark
     from tokenriver.storage.directory import RemoteDirectory
@@ -47,53 +45,7 @@ if TYPE_CHECKING:
     Place: TypeAlias = tuple[int, int]
     InputState: TypeAlias = tuple[dict[int, InputFacts], InputMark | None]
 
-__all__ = ["BuildCounts", "DatasetWriter"]
-
-
-@dataclass(slots=True)
-class BuildCounts:
-    """Totals up to a block border; per split [train, val], `sources` the documents of each source."""
-
-    documents: list[int] = field(default_factory=lambda: [0, 0])
-    tokens: list[int] = field(default_factory=lambda: [0, 0])
-    text_bytes: list[int] = field(default_factory=lambda: [0, 0])
-    skipped: Counter[str] = field(default_factory=Counter)
-    reference_documents: int = 0
-    special_texts: int = 0
-    sampled: int = 0
-    lossy_samples: int = 0
-
-    def add(self, block: EncodedBlock, runs: list[Run]) -> None:
-        """Count a whole block; a document counts where it begins."""
-        if block.given is not None:
-            val = block.given == VAL
-            n_val, bytes_val = int(val.sum()), int(block.text_bytes[val].sum())
-        else:
-            border = next((r.stop for r in runs if r.split == VAL), 0)
-            n_val = int(np.searchsorted(block.bounds[:-1], border))
-            bytes_val = int(block.text_bytes[:n_val].sum())
-        for counts, val_part, total in (
-            (self.documents, n_val, len(block.text_bytes)),
-            (self.text_bytes, bytes_val, int(block.text_bytes.sum())),
-            (self.tokens, sum(r.stop - r.start for r in runs if r.split == VAL), int(block.bounds[-1])),
-        ):
-            counts[0] += total - val_part
-            counts[1] += val_part
-        self.skipped.update(block.skipped)
-        self.reference_documents += block.reference_documents
-        self.special_texts += block.special_texts
-        self.sampled += block.sampled
-        self.lossy_samples += block.lossy_samples
-
-    def to_json(self) -> dict[str, Any]:
-        """As plain JSON values."""
-        values: dict[str, Any] = msgspec.to_builtins(self)
-        return values
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> BuildCounts:
-        """Back from `to_json`."""
-        return cls(**{**values, "skipped": Counter(values["skipped"])})
+__all__ = ["DatasetWriter"]
 
 
 class DatasetWriter:

@@ -20,7 +20,7 @@ from tokenriver.files import fsync_directory, naming
 if TYPE_CHECKING:
     from pathlib import Path
 
-__all__ = ["Checkpoint", "Journal", "JournalContent"]
+__all__ = ["Checkpoint", "Journal", "JournalContent", "refuse_engine"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,10 @@ class JournalContent:
 
 
 class Journal:
-    """The open journal of one build; every `record` is on disk when it returns. `begun`: this run started it."""
+    """The open journal of one build; every `record` is on disk when it returns. `begun`: this run started it.
+
+    The heading's "engine" is who writes it, "local" where it names none; engines share the file, not what is in it.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -66,11 +69,11 @@ class Journal:
         """Start a new journal, replacing any old one."""
         self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
         self.begun = True
-        self._append(heading)
+        self.append(heading)
         fsync_directory(self.path.parent)
 
-    def reopen(self) -> JournalContent | None:
-        """Read an existing journal and go on with it; None when there is none or it holds no whole line.
+    def reopen_lines(self) -> list[dict[str, Any]]:
+        """The entries of an existing journal, heading first, to go on after; [] when there is none, or no whole line.
 
         A last line that was cut by a crash is dropped (and truncated away): the shard it spoke of was not yet
         renamed, so it is simply written again. Damage anywhere else is a ResumeError.
@@ -78,25 +81,40 @@ class Journal:
         try:
             raw = self.path.read_bytes()
         except FileNotFoundError:
-            return None
+            return []
         whole = raw[: raw.rfind(b"\n") + 1]
-        lines = whole.splitlines()
-        if not lines:
-            return None
         try:
-            content = JournalContent(msgspec.json.decode(lines[0]))
-            for line in lines[1:]:
-                entry = msgspec.json.decode(line)
+            entries = [msgspec.json.decode(line, type=dict[str, Any]) for line in whole.splitlines()]
+        except msgspec.MsgspecError as error:
+            raise self.damaged(error) from error
+        if entries:
+            self._file = os.open(self.path, os.O_RDWR)
+            os.ftruncate(self._file, len(whole))
+            os.lseek(self._file, 0, os.SEEK_END)
+        return entries
+
+    def damaged(self, error: Exception) -> ResumeError:
+        """The error for a journal whose lines are not what they should be."""
+        return ResumeError(f"{self.path}: damaged ({error}); build with --restart to begin anew")
+
+    def reopen(self) -> JournalContent | None:
+        """What the local engine's journal says; None when there is none. Raises as `reopen_lines`, and ResumeError
+        for the journal of another engine.
+        """
+        entries = self.reopen_lines()
+        if not entries:
+            return None
+        refuse_engine(self.path, entries, "local")
+        try:
+            content = JournalContent(entries[0])
+            for entry in entries[1:]:
                 content.files.append(entry["file"])
                 content.checkpoint = msgspec.convert(entry["checkpoint"], Checkpoint)
                 content.source_documents.update(entry["sources"])
                 content.inputs.update(msgspec.convert(entry["inputs"], dict[int, InputFacts], strict=False))
                 content.mark = msgspec.convert(entry["mark"], InputMark | None) or content.mark
         except (msgspec.MsgspecError, KeyError, TypeError) as error:
-            raise ResumeError(f"{self.path}: damaged ({error}); build with --restart to begin anew") from error
-        self._file = os.open(self.path, os.O_RDWR)
-        os.ftruncate(self._file, len(whole))
-        os.lseek(self._file, 0, os.SEEK_END)
+            raise self.damaged(error) from error
         return content
 
     def record(
@@ -111,7 +129,7 @@ class Journal:
         the documents counted in each, and the state of their hashes there (InputHasher.state).
         """
         entry = {"file": file, "checkpoint": checkpoint, "sources": source_documents}
-        self._append({**entry, "inputs": inputs[0], "mark": inputs[1]})
+        self.append({**entry, "inputs": inputs[0], "mark": inputs[1]})
 
     def close(self) -> None:
         """Stop writing; the file stays."""
@@ -124,10 +142,22 @@ class Journal:
         self.close()
         self.path.unlink(missing_ok=True)
 
-    def _append(self, entry: dict[str, Any]) -> None:
+    def append(self, entry: dict[str, Any], *, sync: bool = True) -> None:
+        """Add a line; with `sync` it is on disk, and all before it, when this returns."""
         assert self._file is not None, "begin or reopen first"
         view = memoryview(msgspec.json.encode(entry) + b"\n")
         with naming(self.path):
             while view:
                 view = view[os.write(self._file, view) :]
-            os.fsync(self._file)
+            if sync:
+                os.fsync(self._file)
+
+
+def refuse_engine(path: Path, entries: list[dict[str, Any]], engine: str) -> None:
+    """ResumeError when another engine has finished something by this journal: what is half done is kept otherwise."""
+    found = entries[0].get("engine", "local")
+    if found != engine and len(entries) > 1:
+        raise ResumeError(
+            f"{path.parent}: the unfinished build there was begun with --engine {found}, and only that can go on with "
+            f"it; give --engine {found}, or --restart to begin anew with {engine}"
+        )

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
 
+from tokenriver.cluster.engines import check_engine
 from tokenriver.corpus.sources import SourceOptions
 from tokenriver.errors import UsageError
 from tokenriver.shards.header import MAX_SHARD_TOKENS
@@ -15,10 +16,11 @@ if TYPE_CHECKING:
 
     from tokenriver.tokenizers.base import Backend
 
-__all__ = ["BuildOptions", "BuildWords", "Format"]
+__all__ = ["BuildOptions", "BuildWords", "Engine", "Format"]
 
 Format = Literal["auto", "llama-3"]
 BadRecords = Literal["error", "skip"]
+Engine = Literal["local", "ray"]
 
 
 class BuildWords(TypedDict, total=False):
@@ -49,6 +51,8 @@ class BuildWords(TypedDict, total=False):
     on_bad_record: BadRecords
     backend: Backend
     verify_sample: int
+    engine: Engine
+    ray_address: str | None
     workers: int | None
     block_bytes: int
     overwrite: bool
@@ -68,7 +72,9 @@ class BuildOptions:
     `shuffle_seed` + k orders the records of the JSON array that is file k of its side (`split_by_file` there).
     Documents are taken while they are no more than `max_documents` and hold no more than `max_tokens` ids, separators
     included. `numbered` False names the llmc layout's files `<dataset>_val.bin` and `<dataset>_train.bin`, one of each.
-    `workers` None means one a core. `staging` is where output behind a URL is made ready (storage/directory.py).
+    `staging` is where output behind a URL is made ready (storage/directory.py).
+    `engine` "ray" builds on the Ray cluster at `ray_address` ("auto": this machine's; None: one is started here).
+    `workers` None means one a core; on a cluster it is how many tasks run at a time.
     """
 
     tokenizer_id: str | None = None
@@ -97,6 +103,8 @@ class BuildOptions:
     on_bad_record: BadRecords = "error"
     backend: Backend = "fast"
     verify_sample: int = 200
+    engine: Engine = "local"
+    ray_address: str | None = None
     workers: int | None = None
     block_bytes: int = 8 << 20
     overwrite: bool = False
@@ -108,6 +116,7 @@ class BuildOptions:
         _among("format", self.format, get_args(Format))
         _among("on-bad-record", self.on_bad_record, get_args(BadRecords))
         _among("backend", self.backend, ("fast", "reference"))
+        check_engine(self.engine, self.ray_address)
         _among("separator-position", self.separator_position, (None, "before", "after"))
         _between("shard-tokens", self.shard_tokens, 1, MAX_SHARD_TOKENS, "(2^31 - 1: the count in a header)")
         _between("block-bytes", self.block_bytes, 1, 1 << 30, "bytes")

@@ -31,6 +31,8 @@ __all__ = [
     "cut_runs",
     "document_ends",
     "documents_within",
+    "side_of_all",
+    "take_whole",
 ]
 
 TRAIN, VAL = 0, 1
@@ -211,6 +213,39 @@ def _fill(cutting: Cutting, shard: OpenShard, bounds: NDArray[np.int64], start: 
     if end <= start and shard.tokens == 0:
         end = int(bounds[np.searchsorted(bounds, start, "right")])  # longer than a shard: alone in its file
     return min(max(end, start), stop)
+
+
+def side_of_all(cutting: Cutting, state: PlanState, documents: int, tokens: int) -> int | None:
+    """The split that a whole block falls to by its totals alone; None where only the documents' lengths can tell.
+
+    Where each document's split is given, a block of one split is meant; this is not asked.
+    """
+    if cutting.first_docs is not None:
+        done, more, limit = state.documents, documents, cutting.first_docs
+    elif cutting.first_tokens is not None:
+        done, more, limit = state.tokens, tokens, cutting.first_tokens
+    else:
+        return TRAIN
+    if state.val_full:
+        return TRAIN
+    if done + more <= limit:
+        return VAL
+    return TRAIN if done >= limit and not (cutting.first_tokens is not None and cutting.whole_documents) else None
+
+
+def take_whole(cutting: Cutting, state: PlanState, split: int, documents: int, tokens: int) -> PlanState | None:
+    """The state after a run of whole documents that the open file of its split takes without being closed by it.
+
+    None where a file would begin or end: then `cut_runs` must see the lengths. What it would do otherwise is known
+    from the totals, and with 10^10 documents looking at each would take hours.
+    """
+    shard = state.open[split]
+    if shard is None:
+        return None
+    room = cutting.shard_tokens - shard.tokens
+    if tokens > room or (tokens == room and not cutting.whole_documents):
+        return None
+    return _with_open(state, split, OpenShard(shard.index, shard.tokens + tokens, shard.documents + documents))
 
 
 def document_ends(bounds: NDArray[np.int64], start: int, stop: int) -> NDArray[np.int64]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tokenriver import __version__
 from tokenriver.corpus.manifest import CorpusFile, CorpusManifest, render_corpus_manifest
@@ -15,16 +15,17 @@ from tokenriver.shards.manifest import ManifestFile, TokensManifest, write_manif
 from tokenriver.shards.record import BuildRecord, InputRecord, SplitRecord, TokenizerRecord, write_record
 
 if TYPE_CHECKING:
+    from collections import Counter
     from pathlib import Path
 
-    from tokenriver.building.dataset import DatasetWriter
+    from tokenriver.building.counts import BuildCounts
     from tokenriver.building.options import BuildOptions
     from tokenriver.building.target import Target
     from tokenriver.corpus.inputs import InputFacts
     from tokenriver.corpus.sources import Source
     from tokenriver.tokenizers.base import Tokenizer
 
-__all__ = ["Origin", "Separator", "write_records"]
+__all__ = ["Origin", "Separator", "Written", "write_records"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +59,22 @@ class Separator:
         return self.id if self.position == "after" else self.end
 
 
+class Written(Protocol):
+    """What was written, whoever wrote it: the shards, what was counted, and the documents of each source."""
+
+    @property
+    def files(self) -> list[ManifestFile]: ...
+
+    @property
+    def counts(self) -> BuildCounts: ...
+
+    @property
+    def source_documents(self) -> Counter[int]: ...
+
+
 def write_records(
     target: Target,
-    writer: DatasetWriter,
+    writer: Written,
     *,
     origin: Origin,
     hashes: list[InputFacts],
@@ -95,7 +109,7 @@ def write_records(
 
 def _corpus_facts(
     target: Target,
-    writer: DatasetWriter,
+    writer: Written,
     origin: Origin,
     hashes: list[InputFacts],
     options: BuildOptions,
@@ -128,7 +142,7 @@ def _place(source: Source) -> str:
 
 def _build_record(
     target: Target,
-    writer: DatasetWriter,
+    writer: Written,
     files: list[ManifestFile],
     origin: Origin,
     hashes: list[InputFacts],

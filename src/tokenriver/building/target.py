@@ -23,6 +23,7 @@ from tokenriver.shards.layouts import (
     JOURNAL,
     MANIFEST,
     OVERWRITE,
+    SEGMENTS,
     Layout,
     parse_shard_name,
 )
@@ -88,6 +89,11 @@ class Target:
     def journal(self) -> Path:
         """The journal of an unfinished build."""
         return self.record(JOURNAL)
+
+    @property
+    def segments(self) -> Path:
+        """The folder in which a cluster works on an unfinished build."""
+        return self.record(SEGMENTS)
 
     @contextmanager
     def locked(self) -> Iterator[None]:
@@ -171,6 +177,7 @@ class Target:
         for path in (*records, self.journal):
             path.unlink(missing_ok=True)
         fsync_directory(self.directory)
+        self.remove_segments()
         for path in self.shards():
             path.unlink()
 
@@ -184,7 +191,7 @@ class Target:
             return
         folder = self._anew
         self.drop_anew()
-        folder.mkdir()
+        folder.mkdir(exist_ok=True)
         self.replaced, self.directory = self.directory, folder
 
     @property
@@ -196,7 +203,7 @@ class Target:
         if self.replaced is not None:
             self.directory, self.replaced = self.replaced, None
         if self.remote is None and self._anew.exists():
-            shutil.rmtree(self._anew)
+            shutil.rmtree(self._anew, ignore_errors=True)  # as in remove_segments
 
     def swap(self) -> None:
         """Put the new data set in the old one's place: the old records go first, the new manifest comes last."""
@@ -254,6 +261,10 @@ class Target:
         if self.remote is not None:
             for path in (self.final_record, self.record(BUILD_RECORD), self.record(CORPUS_RECORD)):
                 path.unlink(missing_ok=True)
+
+    def remove_segments(self) -> None:
+        """Remove what a cluster works on. A task of a node that was given up may still write there for a moment."""
+        shutil.rmtree(self.segments, ignore_errors=True)
 
     def _remove_created_if_empty(self) -> None:
         for directory in self._created:

@@ -19,6 +19,7 @@ import typer
 from tokenriver import __version__
 from tokenriver.cli.stopping import StoppedError, stop_of, terminable
 from tokenriver.errors import TokenRiverError, UsageError
+from tokenriver.storage.paths import shown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -109,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if os.environ.get("TOKENRIVER_DEBUG") == "1":
             traceback.print_exc()
         message, code = _explain(error)
-        print(f"tokenriver: {' '.join(message.splitlines())}", file=sys.stderr)
+        print(f"tokenriver: {shown(' '.join(message.splitlines()))}", file=sys.stderr)
     return code if isinstance(code, int) else 0
 
 
@@ -118,7 +119,7 @@ _INTERRUPTED = 130
 
 def _show_warning(message: Warning | str, *_where: object, **_more: object) -> None:
     """A warning is one line too; where in the code it was raised is of no use to a user."""
-    print(f"tokenriver: warning: {' '.join(str(message).splitlines())}", file=sys.stderr)
+    print(f"tokenriver: warning: {shown(' '.join(str(message).splitlines()))}", file=sys.stderr)
 
 
 def _explain(error: Exception) -> tuple[str, int]:

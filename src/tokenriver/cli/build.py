@@ -51,7 +51,11 @@ def build_command(
     on_bad_record: Annotated[str, typer.Option(help="error, or skip (and count).")] = "error",
     backend: Annotated[str, typer.Option(help="fast, or reference.")] = "fast",
     verify_sample: Annotated[int, typer.Option(help="Documents compared with the reference.")] = 200,
-    workers: Annotated[int | None, typer.Option(help="Encoding threads (default: one a core).")] = None,
+    engine: Annotated[str, typer.Option(help="local, or ray: on a cluster.")] = "local",
+    ray_address: Annotated[
+        str | None, typer.Option(help="A running cluster, or auto (default: one is started here).")
+    ] = None,
+    workers: Annotated[int | None, typer.Option(help="Encoding threads, or tasks (default: one a core).")] = None,
     block_bytes: Annotated[int, typer.Option(help="Text in one unit of work, in bytes.")] = 8 << 20,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a finished data set.")] = False,
     restart: Annotated[bool, typer.Option("--restart", help="Begin an unfinished build anew.")] = False,
@@ -82,6 +86,8 @@ def build_command(
         "on_bad_record": on_bad_record,
         "backend": backend,
         "verify_sample": verify_sample,
+        "engine": engine,
+        "ray_address": ray_address,
         "workers": workers,
         "block_bytes": block_bytes,
         "overwrite": overwrite,

@@ -31,7 +31,11 @@ def corpus_command(
     document_separator: Annotated[str | None, typer.Option(help="Text that ends a document in .txt files.")] = None,
     on_bad_record: Annotated[str, typer.Option(help="error, or skip (and count).")] = "error",
     keep_empty: Annotated[bool, typer.Option("--keep-empty", help="Keep documents without text.")] = False,
-    workers: Annotated[int | None, typer.Option(help="Parsing threads (default: one a core).")] = None,
+    engine: Annotated[str, typer.Option(help="local, or ray: on a cluster.")] = "local",
+    ray_address: Annotated[
+        str | None, typer.Option(help="A running cluster, or auto (default: one is started here).")
+    ] = None,
+    workers: Annotated[int | None, typer.Option(help="Parsing threads, or tasks (default: one a core).")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a finished corpus.")] = False,
     staging: Annotated[
         str | None,
@@ -53,6 +57,7 @@ def corpus_command(
     )
     total = sum(source.n_bytes or 0 for source in find_sources(inputs)) if not quiet else 0
     words: dict[str, Any] = {"format": file_format, "name": name, "version": version, "split": split}
+    words |= {"engine": engine, "ray_address": ray_address}
     with Progress(total or None, label="writing the corpus", quiet=quiet) as progress:
         summary = write_corpus(
             inputs,

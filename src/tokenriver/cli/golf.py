@@ -90,7 +90,11 @@ def select_command(
     ] = None,
     text_field: Annotated[str, typer.Option(help="Field or column that holds the text.")] = "text",
     on_bad_record: Annotated[str, typer.Option(help="error, or skip (and count).")] = "error",
-    workers: Annotated[int | None, typer.Option(help="Parsing threads (default: one a core).")] = None,
+    engine: Annotated[str, typer.Option(help="local, or ray: on a cluster.")] = "local",
+    ray_address: Annotated[
+        str | None, typer.Option(help="A running cluster, or auto (default: one is started here).")
+    ] = None,
+    workers: Annotated[int | None, typer.Option(help="Parsing threads, or tasks (default: one a core).")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a selection.")] = False,
     as_json: Annotated[bool, _JSON] = False,
     quiet: Annotated[bool, _QUIET] = False,
@@ -111,6 +115,8 @@ def select_command(
             docs_val=docs_val,
             text_field=text_field,
             on_bad_record=on_bad_record,
+            engine=engine,
+            ray_address=ray_address,
             workers=workers,
             overwrite=overwrite,
             progress=progress.update,

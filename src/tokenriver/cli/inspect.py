@@ -10,6 +10,7 @@ import typer
 
 from tokenriver.errors import UsageError
 from tokenriver.files import human_bytes, human_count
+from tokenriver.storage.paths import shown
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -65,7 +66,7 @@ def inspect_command(
     excerpt = _choose(opened, separator, document=document, tokens=tokens)
     ids = opened.ids[excerpt.start : excerpt.stop]
     facts = {
-        "path": str(opened.path),
+        "path": shown(opened.path),
         "variant": opened.variant,
         "bytes": ShardHeader(opened.variant, opened.n_tokens).file_bytes,
         "n_tokens": opened.n_tokens,
@@ -74,10 +75,10 @@ def inspect_command(
         "documents": documents,
     }
     if as_json:
-        shown: dict[str, Any] = {"start": excerpt.start, "stop": excerpt.stop, "ids": ids.tolist()}
+        excerpt_facts: dict[str, Any] = {"start": excerpt.start, "stop": excerpt.stop, "ids": ids.tolist()}
         if coder is not None:
-            shown["text"] = coder.decode(ids)
-        print(json.dumps({**facts, "tokens": shown}, indent=2, ensure_ascii=False))
+            excerpt_facts["text"] = coder.decode(ids)
+        print(json.dumps({**facts, "tokens": excerpt_facts}, indent=2, ensure_ascii=False))
         return
     _print_facts(facts)
     if ids.size:

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from tokenriver.files import human_bytes, human_count
+from tokenriver.storage.paths import shown
 
 __all__ = ["verify_command"]
 
@@ -36,12 +37,12 @@ def verify_command(
     report = verify(paths, inputs=inputs, workers=workers)
     seconds = time.perf_counter() - start
     if as_json:
-        findings = [{"path": str(f.path), "problem": f.problem} for f in report.findings]
+        findings = [{"path": shown(f.path), "problem": f.problem} for f in report.findings]
         facts = {"files_checked": report.files_checked, "tokens": report.tokens, "bytes": report.bytes}
         print(json.dumps({"ok": not findings, **facts, "seconds": round(seconds, 3), "findings": findings}, indent=2))
     else:
         for finding in report.findings:
-            print(f"{finding.path}: {finding.problem}")
+            print(f"{shown(finding.path)}: {finding.problem}")
         n = len(report.findings)
         verdict = f"{human_count(n)} finding{'s' if n > 1 else ''}" if n else "all good"
         print(

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from tokenriver.corpus.sources import Source
 
-__all__ = ["InputFacts", "InputHasher", "InputMark", "hash_source"]
+__all__ = ["InputFacts", "InputHasher", "InputMark", "check_known", "hash_source"]
 
 
 _BATCH_BYTES = 1 << 20
@@ -236,12 +236,7 @@ class InputHasher:
                     raise CorpusError("standard input was not read to its end, so it has no checksum")
                 mark = self._marks.get(index)
                 self._facts[index] = hash_source(source, mark)
-            if source.sha256 is not None and self._facts[index].sha256 != source.sha256:
-                told = "the corpus's manifest" if source.remote is None or source.remote.sha256 is None else "the Hub"
-                raise IntegrityError(
-                    f"{source}: sha256 is {self._facts[index].sha256}, but {told} says {source.sha256}: "
-                    "the bytes changed; fetch or write it again"
-                )
+            check_known(source, self._facts[index])
         return [self._facts[index] for index in range(len(wanted))]
 
     def _run(self) -> None:
@@ -292,3 +287,12 @@ class InputHasher:
         with self._changed:
             self._apart = apart
             self._changed.notify_all()
+
+
+def check_known(source: Source, facts: InputFacts) -> None:
+    """IntegrityError for a file of a corpus that is not what the corpus's manifest says."""
+    if source.sha256 is not None and facts.sha256 != source.sha256:
+        raise IntegrityError(
+            f"{source}: sha256 is {facts.sha256}, but the corpus's manifest says {source.sha256}: "
+            "the bytes changed; fetch or write it again"
+        )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 from typing import TYPE_CHECKING
 
@@ -10,9 +9,10 @@ import msgspec
 
 from tokenriver.errors import FormatError
 from tokenriver.files import PART_SUFFIX, atomic_write, sha256_file
-from tokenriver.storage.paths import is_remote, scheme_of, to_path
+from tokenriver.storage.paths import is_remote, scheme_of, to_path, word_of
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Sequence
     from pathlib import Path
 
@@ -121,7 +121,7 @@ def corpus_shard_files(directory: Path) -> list[Path]:
 
 def corpus_directory(inputs: Sequence[str | os.PathLike[str]]) -> Path | None:
     """The directory, if the inputs are one corpus directory: then its own manifest says what the documents are."""
-    if len(inputs) != 1 or os.fspath(inputs[0]) == "-":
+    if len(inputs) != 1 or word_of(inputs[0]) == "-":
         return None
     path = to_path(inputs[0])
     if is_remote(path):

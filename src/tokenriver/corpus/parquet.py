@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     from tokenriver.corpus.sources import Source, SourceOptions
 
-__all__ = ["cut_parquet", "open_parquet", "parquet_columns", "parse_parquet"]
+__all__ = ["cut_parquet", "group_rows", "open_parquet", "parquet_columns", "parse_parquet"]
 
 _STORE_FAILURES = (StorageError, FileNotFoundError, PermissionError)
 
@@ -29,6 +30,13 @@ def parquet_columns(source: Source) -> list[str]:
     """Names of a file's columns."""
     with open_parquet(source) as file:
         return list(file.schema_arrow.names)
+
+
+def group_rows(source: Source) -> list[int]:
+    """The row at which each row group begins, and last the number of all rows."""
+    with open_parquet(source) as file:
+        meta = file.metadata
+        return [0, *accumulate(meta.row_group(i).num_rows for i in range(meta.num_row_groups))]
 
 
 def cut_parquet(

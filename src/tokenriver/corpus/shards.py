@@ -8,10 +8,11 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import IO, TYPE_CHECKING
+from typing import IO, TYPE_CHECKING, Any
 
 import numpy as np
 
+from tokenriver.cluster.engines import check_engine, check_rereadable
 from tokenriver.corpus.documents import BLOCK_BYTES, find_sources, parse_block, peek_fields, read_blocks
 from tokenriver.corpus.manifest import (
     CORPUS_MANIFEST,
@@ -25,8 +26,9 @@ from tokenriver.corpus.manifest import (
     verify_corpus,
     write_corpus_manifest,
 )
+from tokenriver.corpus.naming import DocumentNames, sides_of
 from tokenriver.corpus.sources import Source, SourceOptions, split_by_file
-from tokenriver.corpus.splits import SplitRule, first_docs_split, hash_split
+from tokenriver.corpus.splits import SplitRule, hash_split
 from tokenriver.corpus.writers import CORPUS_FORMATS, CorpusFormat, ShardFile, fitting, open_shard_file
 from tokenriver.errors import CorpusError, FormatError, UsageError
 from tokenriver.files import PART_SUFFIX, file_exists, fsync_directory, sha256_file
@@ -40,11 +42,15 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tokenriver.corpus.blocks import DocumentBlock, RawBlock
+    from tokenriver.corpus.shards_on_ray import CorpusWritten
 
 __all__ = ["SHARD_BYTES", "CorpusSummary", "corpus_directory", "corpus_facts", "verify_corpus", "write_corpus"]
 
 SHARD_BYTES = 512 * 10**6
 """Text in one corpus shard, in bytes, at most (a longer document stands alone)."""
+
+WORK = "_SEGMENTS"
+"""Folder in which a cluster works, while it does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +77,8 @@ def write_corpus(
     block_bytes: int = BLOCK_BYTES,
     overwrite: bool = False,
     staging: str | os.PathLike[str] | None = None,
+    engine: str = "local",
+    ray_address: str | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> CorpusSummary:
     """Write the documents of the inputs as corpus shards with their manifest.
@@ -79,7 +87,8 @@ def write_corpus(
     number, else "SOURCE:INDEX"), text and split, and `_MANIFEST.json` last. A shard closes before the document that
     would push it past `shard_bytes` of text. The files are a function of (documents, options, library versions),
     never of `workers`, `block_bytes` or the run. `split` in the words of SplitRule: by default column:split where
-    the records have that field, else hash:0.01. `progress(input_bytes, n_docs)` gets the totals so far as work goes on.
+    the records have that field, else hash:0.01. `engine` "ray" writes the same files on a Ray cluster (`ray_address`,
+    else one that is started here). `progress(input_bytes, n_docs)` gets the totals so far as work goes on.
 
     Raises UsageError for an `out` that holds a finished corpus (unless `overwrite`), CorpusError for inputs that
     give no document; what was there before stays until the new corpus is whole. Behind a URL, where nothing can be
@@ -87,7 +96,12 @@ def write_corpus(
     uploaded when it is whole, the manifest last.
     """
     _check_words(format, shard_bytes, workers)
+    check_engine(engine, ray_address)
     target = to_path(out)
+    if engine == "ray":
+        check_rereadable([os.fspath(word) for word in inputs])
+        if is_remote(target):
+            raise UsageError(f"{target}: a cluster writes a corpus to a folder that all its nodes see; give its path")
     _check_target(target, overwrite)
     options = options or SourceOptions()
     sources = find_sources(inputs, options)
@@ -106,12 +120,20 @@ def write_corpus(
     threads = workers or os.cpu_count() or 1
     job = _Job(folder, format, sources, shard_bytes, remote=remote)
     try:
-        with ThreadPoolExecutor(threads, "tokenriver-corpus") as pool:
-            raws = read_blocks(sources, options, block_bytes=block_bytes, on_raw=reading.tap)
-            for block, sides in _in_order(pool, raws, options, rule, ahead=threads + 1):
-                job.add(block, sides if sides is not None else _first_sides(rule, job.n_docs, len(block)))
-                if progress is not None:
-                    progress(reading.n_bytes, job.n_docs)
+        if engine == "ray":
+            from tokenriver.cluster.work import work_on
+            from tokenriver.corpus.shards_on_ray import write_on_cluster
+
+            with work_on(target / WORK, address=ray_address, workers=workers, cores=threads) as work:
+                how: dict[str, Any] = {"shard_format": format, "shard_bytes": shard_bytes, "block_bytes": block_bytes}
+                job.take(write_on_cluster(work, target, sources, options, rule, progress=progress, **how))
+        else:
+            with ThreadPoolExecutor(threads, "tokenriver-corpus") as pool:
+                raws = read_blocks(sources, options, block_bytes=block_bytes, on_raw=reading.tap)
+                for block, sides in _in_order(pool, raws, options, rule, ahead=threads + 1):
+                    job.add(block, sides if sides is not None else sides_of(rule, block, job.n_docs))
+                    if progress is not None:
+                        progress(reading.n_bytes, job.n_docs)
         if name is None:
             name = target.resolve().name if remote is None else last_name(remote.url)
         manifest = job.finish(name, version)
@@ -188,13 +210,6 @@ def _parse(raw: RawBlock, options: SourceOptions, rule: SplitRule) -> tuple[Docu
     return block, hash_split(block.texts, rule.fraction) if rule.kind == "hash" else block.splits
 
 
-def _first_sides(rule: SplitRule, n_before: int, n: int) -> NDArray[np.uint8]:
-    sides = np.zeros(n, np.uint8)
-    if rule.kind == "first-docs":
-        sides[: first_docs_split(rule.count, n_before, n)] = 1
-    return sides
-
-
 class _Reading:
     """How many bytes of the input files have been read."""
 
@@ -226,13 +241,12 @@ class _Job:
         self._target = target
         self._remote = remote
         self._format = shard_format
-        self._sources = sources
         self._shard_bytes = shard_bytes
         self._file: IO[bytes] | None = None
         self._shard: ShardFile | None = None
         self._shard_docs = self._shard_text = 0
         self._files: list[CorpusFile] = []
-        self._per_source: Counter[int] = Counter()
+        self._names = DocumentNames(sources, Counter())
         self._n_val = 0
         self.skipped: Counter[str] = Counter()
         self.text_bytes = 0
@@ -241,7 +255,7 @@ class _Job:
     def add(self, block: DocumentBlock, sides: NDArray[np.uint8]) -> None:
         """Append a block's documents, closing shards where they are full."""
         self.skipped.update(block.skipped)
-        ids = self._name(block)
+        ids = self._names.of(block)
         begin = 0
         while begin < len(block):
             room = self._shard_bytes - self._shard_text
@@ -259,12 +273,12 @@ class _Job:
         self.text_bytes += block.texts.data.nbytes
         self._n_val += int(np.count_nonzero(sides))
 
-    def _name(self, block: DocumentBlock) -> list[str]:
-        names = []
-        for own, index in zip(block.ids or (), block.source_indices.tolist(), strict=True):
-            names.append(own if own is not None else f"{self._sources[index].name}:{self._per_source[index]}")
-            self._per_source[index] += 1
-        return names
+    def take(self, written: CorpusWritten) -> None:
+        """What a cluster has written, all of it."""
+        self._files = written.files
+        self.n_docs, self._n_val = sum(written.documents), written.documents[1]
+        self.text_bytes = written.text_bytes
+        self.skipped.update(written.skipped)
 
     def _path(self) -> Path:
         return self._target / f"corpus-{len(self._files):05d}.{self._format}"
@@ -300,7 +314,8 @@ class _Job:
         if not self.n_docs:
             left_out = ", ".join(f"{kind} {n:,}" for kind, n in sorted(self.skipped.items())) or "no records at all"
             raise CorpusError(f"the inputs give no document ({left_out}); nothing was written")
-        self._close()
+        if self._shard is not None:
+            self._close()
         fresh = {file.name for file in self._files}
         sides = {"train": self.n_docs - self._n_val, "val": self._n_val}
         manifest = CorpusManifest(name, version, self._files, sides)

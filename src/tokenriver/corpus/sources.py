@@ -18,7 +18,7 @@ from typing import IO, TYPE_CHECKING, Literal
 from tokenriver.corpus.manifest import CORPUS_MANIFEST, is_corpus, read_corpus_manifest
 from tokenriver.corpus.splits import TRAIN, VAL
 from tokenriver.errors import CorpusError, IntegrityError, ResumeError, UsageError
-from tokenriver.storage.paths import is_url
+from tokenriver.storage.paths import is_url, word_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -204,7 +204,7 @@ def find_sources(inputs: Sequence[str | os.PathLike[str]], options: SourceOption
     """
     if not inputs:
         raise CorpusError("no input given: name files, directories or globs, or - for JSONL on standard input")
-    words = [os.fspath(word) for word in inputs]
+    words = [word_of(word) for word in inputs]
     if words.count(STDIN) > 1:
         raise UsageError("standard input (-) can be read only once")
     sources = [source for word in words for source in _find(word)]

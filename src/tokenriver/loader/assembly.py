@@ -177,9 +177,9 @@ class Assembly:
             mask.reshape(-1)[ends] = False
         return _with_heads(found, heads, t), mask
 
-    def pool(self, dtype: np.dtype[Any] | None = None) -> Recycled:
-        """Where an iteration has the arrays of its batches from."""
-        return Recycled((self.batch_size, self.seq_len), dtype or self.dtype)
+    def pool(self, dtype: np.dtype[Any] | None = None, *, ahead: int = 0) -> Recycled:
+        """Where an iteration has the arrays of its batches from, which makes so many ahead."""
+        return Recycled((self.batch_size, self.seq_len), dtype or self.dtype, kept=ahead + 2)
 
     def batch(self, buffer: Rows, raw: Raw, arrays: Recycled) -> Batch:
         """A batch of its own memory from a filled buffer."""

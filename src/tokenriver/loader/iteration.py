@@ -72,7 +72,7 @@ class Batches(Iteration["Batch"]):
     """An iteration over a loader's batches."""
 
     def __init__(self, loader: TrainLoader) -> None:
-        make, arrays = loader.assembly.batch, loader.assembly.pool()
+        make, arrays = loader.assembly.batch, loader.assembly.pool(ahead=loader.prefetch)
         super().__init__(
             loader,
             loader.assembly.buffer,

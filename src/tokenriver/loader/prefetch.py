@@ -26,8 +26,9 @@ Filled = TypeVar("Filled")
 _HAND_OVER = 30e-6
 """Seconds that the taker must be away per batch, on average, for the thread to work ahead."""
 
-_LONGEST = 1e-3
-"""Longer absences count as this long: one in thirty batches, between steps of many batches each, is enough."""
+_LONGEST = 4e-4
+"""Longer absences count as this long. One every 13 batches, between steps of several each, is enough, but not one
+alone, since the system may have stopped the taker for another process."""
 
 _MEMORY = 16
 """Batches over which absences are averaged."""
@@ -53,7 +54,7 @@ class Feed(Generic[Item, Slot, Filled]):
         self._ended = False
         self._threaded = threaded
         self._left = time.perf_counter()
-        self._away = _LONGEST
+        self._away = 2 * _HAND_OVER  # works ahead for the first dozen batches, until more is known
         self.pid = os.getpid()
         if threaded:
             threading.Thread(target=_work_ahead, args=(self._work,), name="tokenriver-prefetch", daemon=True).start()

@@ -17,31 +17,38 @@ if TYPE_CHECKING:
 
 __all__ = ["Recycled"]
 
-_MINE = 3
-"""References to an array that only its pool knows: those of a pair, of a variable, and of the argument."""
-
-_KEPT = 4
-"""Pairs kept for reuse: those of the batches on their way to the consumer, and of one or two in use there."""
-
 # Counts of references tell that nobody else holds an array where they are exact: in CPython with its global lock.
 _COUNTS = sys.implementation.name == "cpython" and getattr(sys, "_is_gil_enabled", lambda: True)()
 
 
-class Recycled:
-    """A pool of pairs of arrays for one thread at a time. Views, tensors and buffers made of an array hold it too."""
+def _idle(pairs: list[tuple[Any, Any]], alone: int) -> tuple[Any, Any] | None:
+    """The first pair of which neither has more than `alone` references."""
+    for a, b in pairs:
+        if getrefcount(a) <= alone and getrefcount(b) <= alone:
+            return a, b
+    return None
 
-    def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-        self._shape, self._dtype = shape, dtype
+
+# How many those of the list, the loop and the call are differs between versions of Python; so it is counted.
+_ALONE = next(n for n in range(9) if _idle([(object(), object())], n))
+
+
+class Recycled:
+    """A pool of `kept` pairs of arrays, for one thread at a time. Views, tensors and buffers made of an array hold it
+    too. As many are kept as batches are on their way to the consumer, and one or two in use there."""
+
+    def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], *, kept: int) -> None:
+        self._shape, self._dtype, self._kept = shape, dtype, kept
         self._pairs: list[tuple[NDArray[Any], NDArray[Any]]] = []
 
     def take(self) -> tuple[NDArray[Any], NDArray[Any]]:
         """Two arrays of the pool's shape with any content, which nobody else holds."""
-        for a, b in self._pairs:
-            if getrefcount(a) == _MINE and getrefcount(b) == _MINE:
-                return a, b
+        idle = _idle(self._pairs, _ALONE)
+        if idle is not None:
+            return idle
         pair = np.empty(self._shape, self._dtype), np.empty(self._shape, self._dtype)
         if _COUNTS:
-            if len(self._pairs) == _KEPT:
+            if len(self._pairs) == self._kept:
                 del self._pairs[0]
             self._pairs.append(pair)
         return pair

@@ -146,7 +146,7 @@ class _Converted(Iteration["TensorBatch"]):
     """Batches for the CPU, or for devices that take a plain copy."""
 
     def __init__(self, loader: TrainLoader, device: torch.device, dtype: torch.dtype) -> None:
-        arrays = loader.assembly.pool(np.dtype(np.int64 if dtype == torch.int64 else np.int32))
+        arrays = loader.assembly.pool(np.dtype(np.int64 if dtype == torch.int64 else np.int32), ahead=loader.prefetch)
 
         def convert(buffer: Rows, raw: Raw) -> TensorBatch:
             batch = loader.assembly.batch(buffer, raw, arrays)

@@ -24,6 +24,7 @@ __all__ = [
     "LAYOUTS",
     "MANIFEST",
     "OVERWRITE",
+    "SEGMENTS",
     "SPLITS",
     "Layout",
     "ShardName",
@@ -52,6 +53,7 @@ CORPUS_RECORD = "_CORPUS.json"
 JOURNAL = "_JOURNAL"
 OVERWRITE = "_OVERWRITE"
 """Folder beside a finished data set in which `--overwrite` builds the one that takes its place."""
+SEGMENTS = "_SEGMENTS"
 
 _DIGITS: dict[Layout, int] = {"tokens": 5, "llmc": 6, "golf": 6}
 _TOKENS_NAME = re.compile(r"(?P<split>train|val)-(?P<index>[0-9]{5})\.bin")

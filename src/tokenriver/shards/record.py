@@ -42,7 +42,9 @@ class TokenizerRecord(msgspec.Struct, kw_only=True):
 
 
 class InputRecord(msgspec.Struct, kw_only=True):
-    """One input file: where it was (absolute; "-" is standard input), its name in the corpus, and its bytes."""
+    """One input file: where it was (absolute, or its URL without credentials; "-" is standard input), its name in the
+    corpus, and its bytes.
+    """
 
     path: str
     name: str

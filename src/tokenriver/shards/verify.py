@@ -9,7 +9,7 @@ import os
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tokenriver.errors import FormatError, UsageError
 from tokenriver.files import file_exists, open_binary, sha256_file
@@ -20,7 +20,7 @@ from tokenriver.shards.index_check import IndexCheck
 from tokenriver.shards.layouts import BUILD_RECORD, CORPUS_RECORD, MANIFEST
 from tokenriver.shards.manifest import read_limited
 from tokenriver.shards.scan import Crew, ShardScan, scan_shard
-from tokenriver.storage.paths import to_path
+from tokenriver.storage.paths import is_remote, to_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -62,7 +62,7 @@ def verify(
     """
     if workers is not None and workers < 1:
         raise UsageError(f"--workers is {workers}; it must be 1 or more")
-    given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+    given: list[Any] = [paths] if isinstance(paths, str | os.PathLike) or is_remote(paths) else list(paths)
     found = find_data(to_path(p) for p in given)
     report = VerifyReport(findings=list(found.findings))
     with Crew(workers) as crew:

@@ -13,7 +13,17 @@ from typing import Any
 
 from tokenriver.errors import MissingDependencyError, UsageError
 
-__all__ = ["filesystem_of", "is_remote", "is_url", "last_name", "local_path", "scheme_of", "shown", "to_path"]
+__all__ = [
+    "filesystem_of",
+    "is_remote",
+    "is_url",
+    "last_name",
+    "local_path",
+    "scheme_of",
+    "shown",
+    "to_path",
+    "word_of",
+]
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 """At least two letters: `c://` is a drive."""
@@ -104,6 +114,11 @@ def filesystem_of(url: str) -> tuple[Any, str]:
     if fs.async_impl:
         _shared[key] = fs
     return fs, str(path)
+
+
+def word_of(value: Any) -> str:
+    """A path or URL as a text: of a str, a path, or a `UPath` (which behind a URL is no os.PathLike)."""
+    return str(value) if is_remote(value) else os.fspath(value)
 
 
 def is_remote(path: Any) -> bool:

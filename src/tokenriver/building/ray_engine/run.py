@@ -1,0 +1,214 @@
+"""A build on a Ray cluster from its lock to its manifest: checked, begun or gone on with, driven, recorded."""
+
+from __future__ import annotations
+
+import os
+import pickle
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tokenriver.building.assemble import expected_text_bytes
+from tokenriver.building.build import refuse_changes
+from tokenriver.building.counts import BuildCounts
+from tokenriver.building.pipeline import default_workers
+from tokenriver.building.ray_engine.build_log import BuildLog
+from tokenriver.building.ray_engine.driver import Driver
+from tokenriver.building.ray_engine.encode_task import EncodeJob, TokenizerWord
+from tokenriver.building.ray_engine.shard_task import ShardJob
+from tokenriver.cluster.engines import check_rereadable
+from tokenriver.cluster.pool import TaskPool
+from tokenriver.cluster.session import open_session
+from tokenriver.cluster.shared import PARTS
+from tokenriver.corpus.inputs import InputFacts, check_known
+from tokenriver.corpus.range_reader import modified_ns
+from tokenriver.corpus.ranges import cut_ranges, range_bytes
+from tokenriver.errors import TokenRiverError, UsageError
+from tokenriver.shards.index import index_path
+
+if TYPE_CHECKING:
+    from tokenriver.building.build import BuildSummary, _Job
+    from tokenriver.building.progress import ProgressSink
+    from tokenriver.building.ray_engine.build_log import Complete
+    from tokenriver.building.target import Target
+    from tokenriver.cluster.session import Session
+    from tokenriver.shards.manifest import ManifestFile
+
+__all__ = ["run_on_ray"]
+
+_UPLOADS = 4
+"""Shards that travel to an object store at the same time."""
+
+_MOST_RANGE = 512 << 20
+"""Bytes of text in a range, at most: twelve seconds of one core."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """What was written, for the records."""
+
+    files: list[ManifestFile]
+    counts: BuildCounts
+    source_documents: Counter[int]
+
+
+def run_on_ray(job: _Job, *, progress: ProgressSink | None) -> BuildSummary:
+    """Build on the cluster that the options name. Raises what a local build raises, and ClusterError."""
+    word = _check(job)
+    with job.target.locked():
+        job.clear()
+        log = BuildLog.open(job.target)
+        if log.range_bytes is not None:
+            refuse_changes(msgspec.to_builtins(job.heading()), log.heading, job.target.directory)
+        resumed = log.resumed
+        try:
+            complete = log.complete or _make_shards(job, log, word, progress)
+            job.target.remove_segments()
+            made = _Made(
+                list(log.shards.values()), BuildCounts.from_json(complete.counts), Counter(complete.source_documents)
+            )
+            _upload(job.target, made.files)
+            record = job.write_records(made, complete.inputs)
+        except BaseException as error:
+            _abandon(log, error)
+            raise
+        log.journal.remove()
+        job.target.swap()
+        if job.target.remote is not None:
+            for path in job.target.shards():
+                path.unlink()
+        job.target.forget_staging()
+    return job.summary(made, record, complete.inputs, resumed=resumed)
+
+
+def _upload(target: Target, files: list[ManifestFile]) -> None:
+    """Bring the shards from the staging directory, which all nodes must see, to the store; each its index first."""
+    remote = target.remote
+    if remote is None:
+        return
+
+    def put(file: ManifestFile) -> None:
+        path = target.directory / file.name
+        for one in (index_path(path), path):
+            if one.exists():
+                remote.put(one)
+
+    with ThreadPoolExecutor(_UPLOADS, "tokenriver-upload") as pool:
+        for done in [pool.submit(put, file) for file in files]:
+            done.result()
+
+
+def _check(job: _Job) -> TokenizerWord:
+    """UsageError for what a cluster cannot do; how its tasks get the tokenizer."""
+    check_rereadable([source.name for source in job.origin.sources if source.stream is not None])
+    tokenizer, options = job.tokenizer, job.options
+    if job.word is None:
+        try:
+            pickle.dumps(tokenizer)
+        except Exception as error:
+            raise UsageError(
+                f"engine ray cannot send this tokenizer to the nodes ({error}); give its name or path instead"
+            ) from error
+        return TokenizerWord("", options.backend, options.separator, tokenizer.sha256, tokenizer)
+    return TokenizerWord(_absolute(job.word), options.backend, options.separator, tokenizer.sha256)
+
+
+def _absolute(word: str) -> str:
+    """The same tokenizer, named from anywhere."""
+    file, colon, pattern = word.rpartition(":")
+    if Path(word).exists():
+        return os.path.abspath(word)  # noqa: PTH100 - a link keeps its name, from which the tokenizer's id follows
+    return f"{os.path.abspath(file)}:{pattern}" if colon and Path(file).is_file() else word  # noqa: PTH100
+
+
+def _make_shards(job: _Job, log: BuildLog, word: TokenizerWord, progress: ProgressSink | None) -> Complete:
+    options, folder = job.options, job.target.segments
+    with open_session(options.ray_address, cpus=options.workers or default_workers()) as session:
+        if log.range_bytes is None:
+            _begin(job, log, session)
+        else:
+            log.drop_damaged(job.shape())
+        _empty_parts(folder)
+        driver = _driver(job, log, word, session, progress)
+        try:
+            driver.run()
+        finally:
+            driver.pool.cancel()
+        driver.check_parts()
+        log.finish(driver.planner.counts, driver.planner.source_documents, _input_facts(log, driver))
+    assert log.complete is not None
+    return log.complete
+
+
+def _begin(job: _Job, log: BuildLog, session: Session) -> None:
+    job.target.remove_segments()
+    for path in job.target.shards():  # parts of a local build that finished nothing
+        path.unlink()
+    size = range_bytes(job.origin.sources, cpus=session.cpus, block_bytes=job.options.block_bytes, most=_MOST_RANGE)
+    log.begin(job.heading(), size)
+
+
+def _empty_parts(folder: Path) -> None:
+    """The folder of attempts, without those of an earlier run."""
+    parts = folder / PARTS
+    parts.mkdir(parents=True, exist_ok=True)
+    for path in chain(parts.iterdir(), folder.glob("probe-*")):
+        path.unlink(missing_ok=True)
+
+
+def _driver(job: _Job, log: BuildLog, word: TokenizerWord, session: Session, progress: ProgressSink | None) -> Driver:
+    options, sources = job.options, job.origin.sources
+    folder = job.target.segments.resolve()
+    shape = job.shape()
+    probe = session.share(folder)
+    two_streams = job.rule.kind in ("column", "hash", "first-files")
+    encoding = EncodeJob(
+        folder=folder,
+        probe=probe,
+        tokenizer=word,
+        reading=job.reading(),
+        variant=job.variant,
+        separator=job.separator,
+        hash_fraction=job.rule.fraction if job.rule.kind == "hash" else None,
+        two_streams=two_streams,
+        verify_sample=options.verify_sample,
+        expected_bytes=expected_text_bytes(sources),
+        block_bytes=options.block_bytes,
+    )
+    assert log.range_bytes is not None
+    return Driver(
+        log=log,
+        pool=TaskPool(session, folder, None if options.ray_address is None else options.workers),
+        ranges=list(cut_ranges(sources, encoding.reading, range_bytes=log.range_bytes)),
+        sources=sources,
+        modified=[modified_ns(source) for source in sources],
+        encoding=encoding,
+        sharding=ShardJob(folder, probe, shape, two_streams),
+        progress=progress,
+    )
+
+
+def _input_facts(log: BuildLog, driver: Driver) -> list[InputFacts]:
+    """Facts of all sources that count, in order; raises for a corpus's file that is not what its manifest says."""
+    found = {index: one.facts for index, one in log.inputs.items()}
+    for facts in log.segments.values():
+        found.update(facts.inputs)
+    facts_in_order = [found[index] for index in range(driver.n_sources)]
+    for source, one in zip(driver.sources, facts_in_order, strict=False):
+        check_known(source, one)
+    return facts_in_order
+
+
+def _abandon(log: BuildLog, error: BaseException) -> None:
+    """What is finished stays for the next run; a build whose input is bad and that has no shard leaves nothing."""
+    log.journal.close()
+    ours = isinstance(error, TokenRiverError)
+    if log.journal.begun and not log.shards and (ours or not log.segments):
+        log.journal.remove()
+        log.target.remove_segments()
+    log.target.drop_anew()

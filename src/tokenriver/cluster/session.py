@@ -1,0 +1,132 @@
+"""A connection to a Ray cluster: begun quietly, one of our own or one that is there, and ended if we began it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import threading
+import warnings
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from tokenriver.cluster.shared import not_shared, place_probe, probe_problem
+from tokenriver.errors import ClusterError, UsageError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+__all__ = ["Session", "open_session"]
+
+_LOOK_SECONDS = 10.0
+"""How long a node looks for the probe: a network file system may show a new file a few seconds late."""
+
+
+class Session:
+    """A cluster that tasks can be given to. `ray` is the module; `cpus` how many there are now."""
+
+    def __init__(self, ray: Any) -> None:
+        self.ray = ray
+
+    @property
+    def cpus(self) -> int:
+        """CPUs of all nodes that are alive."""
+        return max(1, int(self.ray.cluster_resources().get("CPU", 1)))
+
+    def share(self, folder: Path) -> str:
+        """Prove that every node sees the folder; the name of the probe, which tasks of later nodes look for.
+
+        ClusterError naming the nodes that do not.
+        """
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        probe = place_probe(folder)
+        look = self.ray.remote(_look)
+        asked = {}
+        for node in self.ray.nodes():
+            if node["Alive"]:
+                where = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
+                ref = look.options(num_cpus=0, max_retries=0, scheduling_strategy=where).remote(
+                    folder, probe, _LOOK_SECONDS
+                )
+                asked[ref] = f"{node['NodeManagerHostname']} ({node['NodeManagerAddress']})"
+        for ref, node in asked.items():
+            try:
+                problem = self.ray.get(ref)
+            except self.ray.exceptions.RayError:
+                continue  # it died meanwhile; its tasks will be done elsewhere
+            if problem is not None:
+                raise ClusterError(not_shared(folder, node, problem))
+        return probe
+
+
+def _look(folder: Path, probe: str, patience: float) -> str | None:
+    return probe_problem(folder, probe, patience=patience)
+
+
+@contextmanager
+def open_session(address: str | None, *, cpus: int) -> Iterator[Session]:
+    """Connect to the cluster at `address` ("auto": the one of this machine), or start one of `cpus` CPUs here.
+
+    A connection that the caller has already is used and left alone. Nothing of the caller is changed: environment,
+    signal handlers and loggers are as before when the context ends. Raises UsageError without Ray, ClusterError when
+    no cluster answers.
+    """
+    ray = _import_ray()
+    if ray.is_initialized():
+        yield Session(ray)
+        return
+    with _kept_environment():
+        try:
+            _connect(ray, address, cpus)
+            yield Session(ray)
+        finally:
+            ray.shutdown()
+
+
+def _import_ray() -> Any:
+    try:
+        import ray
+    except ImportError as error:
+        raise UsageError(
+            "--engine ray needs the package ray, which is not installed: pip install 'tokenriver[ray]'"
+        ) from error
+    return ray
+
+
+def _connect(ray: Any, address: str | None, cpus: int) -> None:
+    quiet: dict[str, Any] = {"log_to_driver": False, "configure_logging": False, "logging_level": logging.ERROR}
+    handlers = {kind: signal.getsignal(kind) for kind in (signal.SIGINT, signal.SIGTERM)}
+    logger = logging.getLogger("ray")
+    level = logger.level
+    try:
+        logger.setLevel(logging.ERROR)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            if address is None:
+                ray.init(num_cpus=cpus, include_dashboard=False, **quiet)
+            else:
+                ray.init(address=address, **quiet)
+    except (ConnectionError, RuntimeError, ValueError, OSError, ray.exceptions.RayError) as error:
+        what = f"no Ray cluster at --ray-address {address}" if address else "no Ray cluster could be started here"
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise ClusterError(f"{what} ({reason}); start one with ray start --head, or leave --ray-address out") from error
+    finally:
+        logger.setLevel(level)
+        if threading.current_thread() is threading.main_thread():
+            for kind, handler in handlers.items():
+                signal.signal(kind, handler)
+
+
+@contextmanager
+def _kept_environment() -> Iterator[None]:
+    """Ray writes into the environment for the processes that it starts; afterwards it is the caller's again."""
+    before = dict(os.environ)
+    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    try:
+        yield
+    finally:
+        for name in set(os.environ) - set(before):
+            del os.environ[name]
+        os.environ.update({k: v for k, v in before.items() if os.environ.get(k) != v})

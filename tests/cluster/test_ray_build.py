@@ -1,0 +1,163 @@
+"""The same bytes from a cluster: three nodes, all layouts and rules, a node killed, a driver killed, wrong inputs."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import signal
+import subprocess
+import sys
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from cluster_cases import deterministic, make_texts, write_jsonl
+
+import tokenriver
+from tokenriver.building.ray_engine import build_log
+from tokenriver.cluster import session
+from tokenriver.corpus.sources import SourceOptions
+from tokenriver.errors import ClusterError, CorpusError
+from tokenriver.golfing.select import select_golf
+
+pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray"), pytest.mark.usefixtures("ray_cluster")]
+
+RULES = ["hash:0.3", "column", "first-docs:70", "first-tokens:3000", "first-files:1", "first-shard", "train"]
+
+
+@pytest.fixture(scope="module")
+def mixed(tmp_path_factory):
+    """A folder with every kind of input, one of them large enough to be read in parts, one record of it bad."""
+    folder = tmp_path_factory.mktemp("in") / "docs"
+    folder.mkdir()
+    sides = [["train", "val"][i % 5 == 0] for i in range(600)]
+    plain = write_jsonl(folder / "a.jsonl", make_texts(600), split=sides)
+    with open(plain, "ab") as file:
+        file.write(b'{"text": 5}\n')
+    packed = write_jsonl(folder / "b", make_texts(60, seed=2), split=sides[:60])
+    (folder / "b.jsonl.gz").write_bytes(gzip.compress(packed.read_bytes()))
+    packed.unlink()
+    rows = pa.table({"text": make_texts(300, seed=3), "split": sides[:300]})
+    pq.write_table(rows, folder / "c.parquet", row_group_size=40)
+    return folder
+
+
+def build(source, out, engine, **words):
+    words = {"tokenizer": "byte260", "dataset": "docs", "block_bytes": 4000, "shard_tokens": 20_000, **words}
+    return tokenriver.build(source, out=out, engine=engine, on_bad_record="skip", **words)
+
+
+@pytest.mark.parametrize("layout", ["tokens", "llmc", "golf"])
+def test_a_cluster_makes_the_same_files_under_every_rule(tmp_path, mixed, layout):
+    for rule in RULES:
+        made = {}
+        for engine in ("local", "ray"):
+            summary = build(mixed, tmp_path / engine / rule.replace(":", "-"), engine, layout=layout, split=rule)
+            made[engine] = (deterministic(summary.directory), summary.skipped, summary.tokens_by_split)
+        assert made["ray"] == made["local"], rule
+        assert made["ray"][1] == {"non_string": 1}
+
+
+def test_a_node_that_dies_in_the_middle_costs_nothing(ray_cluster, tmp_path, mixed):
+    class KillsOne:
+        """Progress that takes a node away when the first range is done."""
+
+        node = None
+
+        def update(self, bytes_done, *_more):
+            if self.node is None and bytes_done:
+                self.node = next(iter(ray_cluster.worker_nodes))
+                ray_cluster.remove_node(self.node, allow_graceful=False)
+
+    killer = KillsOne()
+    words = {"split": "hash:0.1", "block_bytes": 1500}
+    done = build(mixed, tmp_path / "ray", "ray", progress=killer, **words)
+    assert killer.node is not None
+    ray_cluster.add_node(num_cpus=1)
+    assert deterministic(done.directory) == deterministic(build(mixed, tmp_path / "local", "local", **words).directory)
+
+
+KILLED = """
+import os, signal
+import tokenriver
+from tokenriver.building.ray_engine import build_log
+from tokenriver.cluster import session
+real = build_log.BuildLog.{method}
+calls = [0]
+def patched(self, *args):
+    real(self, *args)
+    calls[0] += 1
+    if calls[0] == {count}:
+        os.kill(os.getpid(), signal.SIGKILL)
+build_log.BuildLog.{method} = patched
+tokenriver.build({source!r}, out={out!r}, engine="ray", ray_address={address!r}, **{words!r})
+"""
+
+
+@pytest.mark.parametrize(("method", "count"), [("segment", 4), ("shard", 2)])
+def test_a_driver_that_was_killed_goes_on_from_what_is_finished(
+    ray_cluster, tmp_path, mixed, monkeypatch, method, count
+):
+    words = {"split": "hash:0.1", "block_bytes": 3000, "tokenizer": "byte260", "dataset": "docs"}
+    words |= {"shard_tokens": 20_000, "on_bad_record": "skip"}
+    code = KILLED.format(
+        method=method,
+        count=count,
+        source=str(mixed),
+        out=str(tmp_path / "ray"),
+        address=ray_cluster.address,
+        words=words,
+    )
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert process.returncode == -signal.SIGKILL, process.stderr
+    directory = tmp_path / "ray" / "tokens" / "byte260" / "docs"
+    entries = [json.loads(line) for line in (directory / "_JOURNAL").read_bytes().splitlines()]
+    finished = {entry["segment"] for entry in entries if "segment" in entry}
+    assert len(finished) >= (count if method == "segment" else 1)
+    encoded = set()
+    original = build_log.BuildLog.segment
+    monkeypatch.setattr(build_log.BuildLog, "segment", lambda self, k, f: (encoded.add(k), original(self, k, f)))
+    summary = tokenriver.build(mixed, out=tmp_path / "ray", engine="ray", **words)
+    assert summary.resumed
+    assert encoded
+    assert not encoded & finished
+    local = tokenriver.build(mixed, out=tmp_path / "local", **words)
+    assert deterministic(directory) == deterministic(local.directory)
+    assert not (directory / "_SEGMENTS").exists()
+
+
+def test_the_first_bad_record_is_named_as_on_one_machine(tmp_path):
+    texts = make_texts(400)
+    source = write_jsonl(tmp_path / "docs.jsonl", texts)
+    lines = source.read_bytes().splitlines(keepends=True)
+    for k in (390, 300, 200):
+        lines[k] = b'{"text": null}\n'
+    source.write_bytes(b"".join(lines))
+    messages = []
+    for engine in ("local", "ray"):
+        with pytest.raises(CorpusError, match=r"docs\.jsonl:201 \(byte \d+\)") as caught:
+            tokenriver.build(source, tokenizer="byte260", out=tmp_path / engine, engine=engine, block_bytes=4000)
+        messages.append(str(caught.value))
+        assert not (tmp_path / engine).exists()
+    assert messages[0] == messages[1]
+
+
+def test_a_corpus_and_a_selection_are_the_same_on_a_cluster(tmp_path, mixed):
+    for engine in ("local", "ray"):
+        words = {"engine": engine, "name": "docs", "shard_bytes": 20_000, "block_bytes": 4000}
+        tokenriver.write_corpus([mixed], tmp_path / engine, options=SourceOptions(on_bad_record="skip"), **words)
+        words = {"engine": engine, "bucket_bytes": 9000, "block_bytes": 4000, "on_bad_record": "skip"}
+        select_golf([str(mixed)], docs=300, seed=7, out=tmp_path / engine / "golf", **words)
+    assert deterministic(tmp_path / "ray" / "golf") == deterministic(tmp_path / "local" / "golf")
+    (tmp_path / "ray" / "golf").rename(tmp_path / "golf-ray")
+    (tmp_path / "local" / "golf").rename(tmp_path / "golf-local")
+    assert deterministic(tmp_path / "ray") == deterministic(tmp_path / "local")
+
+
+def test_a_folder_that_a_node_does_not_see_is_named(tmp_path, monkeypatch):
+    source = write_jsonl(tmp_path / "docs.jsonl", make_texts(20))
+    monkeypatch.setattr(session, "place_probe", lambda _folder: "probe-that-nobody-wrote")
+    monkeypatch.setattr(session, "_LOOK_SECONDS", 0.1)
+    with pytest.raises(ClusterError, match=r"node .* does not see the file that was written there"):
+        tokenriver.build(source, tokenizer="byte260", out=tmp_path / "out", engine="ray")
+    assert not (tmp_path / "out").exists()
