@@ -138,6 +138,11 @@ class CachedReader(TokenReader):
         depth = 1
         try:
             for item in items:
+                if not waiting and self._announced is not None and self.keeper.here.all():
+                    if self.keeper.touch():
+                        self._close_gone()
+                    yield item
+                    continue
                 starts, sizes = reads(item)
                 asked = self._announce(starts, sizes, packed=isinstance(item[2], Prepared))  # type: ignore[index]
                 waiting.append((item, asked))
@@ -155,6 +160,13 @@ class CachedReader(TokenReader):
         """Read ranges of the stream: through files when all their shards are here, else some from the store."""
         if self._pid != os.getpid():
             self._renew()
+        if self.keeper.here.all():
+            try:
+                local()
+            except (_LostError, IntegrityError):
+                pass  # found again, and told, below
+            else:
+                return
         touched = self._touched(starts, sizes)
         for _ in range(_TRIES):
             for index in touched:
@@ -264,9 +276,138 @@ class CachedReader(TokenReader):
     def _close_gone(self) -> None:
         """Close files that are not needed, or were removed from the cache: an open file still takes its room."""
         wanted = set(self._announced or ())
+        everything = self.keeper.here.all()
         with self._lock:
             for index in [i for i in self._open if self._cached[i] is not None]:
-                if index not in wanted or not self.keeper.here[index]:
+                if not os.fstat(self._open[index].descriptor).st_nlink:
+                    self.keeper.lost(index)
+                if not self.keeper.here[index] or (index not in wanted and not everything):
+                    os.close(self._open.pop(index).descriptor)
+
+    def _serve(self, local: Callable[[], None], starts: NDArray[np.int64], sizes: NDArray[np.int64], outs: Any) -> None:
+        """Read ranges of the stream: through files when all their shards are here, else some from the store."""
+        if self._pid != os.getpid():
+            self._renew()
+        if self.keeper.here.all():
+            try:
+                local()
+            except (_LostError, IntegrityError):
+                pass  # found again, and told, below
+            else:
+                return
+        touched = self._touched(starts, sizes)
+        for _ in range(_TRIES):
+            for index in touched:
+                self._bring(index)
+            try:
+                if self.keeper.here[touched].all():
+                    local()
+                else:
+                    self._read_mixed(starts.tolist(), outs)
+            except _LostError as lost:
+                self._let_go(lost.index)
+            except IntegrityError:
+                if not self._drop_damaged(touched):
+                    raise
+            else:
+                return
+        raise IntegrityError(
+            f"{self.shards[touched[0]].path}: vanished from the cache, or was changed there, {_TRIES} times while it "
+            "was read; give this job a cache_dir of its own"
+        )
+
+    def _touched(self, starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> list[int]:
+        """The shards that ranges lie in, ascending."""
+        filled = sizes > 0
+        if not filled.any():
+            return []
+        first = np.searchsorted(self.bounds, starts[filled], "right") - 1
+        last = np.searchsorted(self.bounds, starts[filled] + sizes[filled] - 1, "right") - 1
+        if len(first) == 1 or (first == last).all():
+            found = np.unique(np.concatenate([first, last]))
+            return list(range(int(found[0]), int(found[-1]) + 1)) if len(first) == 1 else found.tolist()
+        return sorted({i for a, b in zip(first.tolist(), last.tolist(), strict=True) for i in range(a, b + 1)})
+
+    def _bring(self, index: int) -> None:
+        """Wait for a shard that is to be here; raise what its fetch found wrong with it."""
+        keeper = self.keeper
+        if keeper.here[index]:
+            return
+        if keeper.must(index):
+            keeper.wait(index)
+        else:
+            error = keeper.error(index)
+            if error is not None:
+                raise error
+            keeper.found(index)
+
+    def _read_mixed(self, starts: list[int], outs: Any) -> None:
+        """Range by range: from files that are here, the others from the store, all of these at the same time."""
+        here = self.keeper.here
+        wanted: list[tuple[int, int, int]] = []
+        targets: list[NDArray[Any]] = []
+        for start, out in zip(starts, outs, strict=True):
+            if start < 0 or start + len(out) > self.n_tokens:
+                raise IndexError(f"tokens [{start}, {start + len(out)}) of a stream of {self.n_tokens}")
+            for index, inside, target in self._split(start, out):
+                if here[index]:
+                    with self._lock:
+                        self._read_shard(index, inside, target)
+                else:
+                    width = self.shards[index].header.dtype.itemsize
+                    wanted.append((index, HEADER_BYTES + inside * width, len(target) * width))
+                    targets.append(target)
+        for (index, _, _), target, raw in zip(wanted, targets, self._ranges.take(wanted), strict=True):
+            target[:] = np.frombuffer(raw, self.shards[index].header.dtype)
+
+    def _split(self, start: int, out: NDArray[Any]) -> Iterator[tuple[int, int, NDArray[Any]]]:
+        """(shard, first token in it, part of `out`) of one range."""
+        index, done = bisect_right(self._ends, start) - 1, 0
+        while done < len(out):
+            first, end = self._ends[index], self._ends[index + 1]
+            count = min(len(out) - done, end - start - done)
+            if count > 0:
+                yield index, start + done - first, out[done : done + count]
+                done += count
+            index += 1
+
+    def _announce(self, starts: NDArray[np.int64], sizes: NDArray[np.int64], *, packed: bool) -> list[Any]:
+        """Have fetched what a batch needs; gives the ranges that were asked for."""
+        touched = self._touched(starts, sizes)
+        if self._sequential:
+            self._want(self._working_set(touched, packed=packed))
+        elif self._announced is None:
+            known = sorted(range(len(self.shards)), key=lambda i: not self.keeper.found(i))
+            self._want(self._fitting(known, share=_FILL), must=False)
+        elif self.keeper.touch():
+            self._close_gone()
+        left = [i for i in touched if not self.keeper.here[i] and not self.keeper.must(i) and not self.keeper.found(i)]
+        if not left:
+            return []
+        missing, wanted = set(left), []
+        for start, size in zip(starts.tolist(), sizes.tolist(), strict=True):
+            for index, inside, part in self._split(start, _OfLength(size)):  # type: ignore[arg-type]
+                if index in missing:
+                    width = self.shards[index].header.dtype.itemsize
+                    wanted.append((index, HEADER_BYTES + inside * width, len(part) * width))
+        return self._ranges.ask(wanted)
+
+    def _want(self, wanted: list[int], *, must: bool = True) -> None:
+        """Tell the keeper, when it is something new."""
+        if wanted != self._announced:
+            self._announced = wanted
+            self.keeper.want(wanted, must=must)
+            self._close_gone()
+        elif self.keeper.touch():
+            self._close_gone()
+
+    def _close_gone(self) -> None:
+        """Close files that are not needed, or were removed from the cache: an open file still takes its room."""
+        wanted = set(self._announced or ())
+        everything = self.keeper.here.all()
+        with self._lock:
+            for index in [i for i in self._open if self._cached[i] is not None]:
+                if not self.keeper.here[index] or (index not in wanted and not everything):
                     os.close(self._open.pop(index).descriptor)
 
     def _working_set(self, touched: list[int], *, packed: bool) -> list[int]:
