@@ -17,7 +17,7 @@ import tokenriver
 from tokenriver.building.ray_engine import run, segments
 from tokenriver.cluster import work
 from tokenriver.corpus.sources import SourceOptions
-from tokenriver.errors import CorpusError, IntegrityError, ResumeError, UsageError
+from tokenriver.errors import ClusterError, CorpusError, IntegrityError, ResumeError, UsageError
 
 
 @pytest.fixture(autouse=True)
@@ -98,6 +98,16 @@ def test_limits_fall_on_the_same_document(tmp_path, limit):
     source = write_jsonl(tmp_path / "docs.jsonl", make_texts(300))
     words = {"split": "hash:0.3", "block_bytes": 2000, "shard_tokens": 1000, **limit}
     ray, local = (outcome(engine, source, tmp_path, words) for engine in ("ray", "local"))
+    assert ray == local
+
+
+def test_inputs_behind_a_url_are_read_in_parts_too(tmp_path):
+    import fsspec
+
+    raw = write_jsonl(tmp_path / "docs.jsonl", make_texts(200)).read_bytes()
+    fsspec.filesystem("memory").pipe("/cluster/docs.jsonl", raw)
+    words = {"split": "hash:0.3", "block_bytes": 2000, "shard_tokens": 1000}
+    ray, local = (outcome(engine, "memory://cluster/docs.jsonl", tmp_path, words) for engine in ("ray", "local"))
     assert ray == local
 
 
@@ -234,8 +244,12 @@ def test_what_a_cluster_cannot_read_or_run_is_refused_before_anything_is_made(tm
     with pytest.raises(UsageError, match="--engine is 'spark'; it must be one of local, ray"):
         tokenriver.build("x", tokenizer="byte260", out=tmp_path / "out", engine="spark")
     monkeypatch.undo()
-    monkeypatch.setitem(__import__("sys").modules, "ray", None)
     source = write_jsonl(tmp_path / "docs.jsonl", make_texts(3))
+    with pytest.raises(ClusterError, match=r"no Ray cluster at --ray-address 127\.0\.0\.1:1 "):
+        tokenriver.build(source, tokenizer="byte260", out=tmp_path / "out", engine="ray", ray_address="127.0.0.1:1")
+    with pytest.raises(UsageError, match="Ray Client is not for this"):
+        tokenriver.build(source, tokenizer="byte260", out=tmp_path / "out", engine="ray", ray_address="ray://host:1")
+    monkeypatch.setitem(__import__("sys").modules, "ray", None)
     with pytest.raises(UsageError, match=r"pip install 'tokenriver\[ray\]'"):
         tokenriver.build(source, tokenizer="byte260", out=tmp_path / "out", engine="ray")
     assert not (tmp_path / "out").exists()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 import json
 import signal
 import subprocess
 import sys
+import threading
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -152,6 +155,47 @@ def test_a_corpus_and_a_selection_are_the_same_on_a_cluster(tmp_path, mixed):
     (tmp_path / "ray" / "golf").rename(tmp_path / "golf-ray")
     (tmp_path / "local" / "golf").rename(tmp_path / "golf-local")
     assert deterministic(tmp_path / "ray") == deterministic(tmp_path / "local")
+
+
+def test_what_is_overwritten_stays_until_the_cluster_is_done(tmp_path, mixed):
+    first = build(mixed, tmp_path / "out", "local", shard_tokens=9000)
+    before = deterministic(first.directory)
+    with pytest.raises(CorpusError, match="field"):
+        tokenriver.build(
+            mixed, tokenizer="byte260", dataset="docs", out=tmp_path / "out", engine="ray", overwrite=True, workers=1
+        )
+    assert deterministic(first.directory) == before
+    second = build(mixed, tmp_path / "out", "ray", overwrite=True)
+    fresh = build(mixed, tmp_path / "fresh", "local")
+    assert deterministic(second.directory) == deterministic(fresh.directory)
+    assert [path.name for path in second.directory.iterdir() if path.is_dir()] == []
+
+
+def test_what_a_cluster_built_goes_on_to_an_object_store(tmp_path, mixed):
+    local = build(mixed, tmp_path / "local", "local", staging=tmp_path / "staging")
+    there = build(mixed, "memory://ray-out", "ray", staging=tmp_path / "staging")
+    assert sorted(there.directory.iterdir(), key=str)
+    for name in [path.name for path in local.directory.iterdir() if not path.name.endswith("_BUILD.json")]:
+        assert (there.directory / name).read_bytes() == (local.directory / name).read_bytes(), name
+    assert tokenriver.verify(str(there.directory)).ok
+    assert not [path for path in (tmp_path / "staging").rglob("*") if path.is_file()]
+
+
+def test_the_nodes_read_inputs_behind_urls(tmp_path, mixed):
+    handler = functools.partial(QuietFiles, directory=str(mixed))
+    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        urls = [f"http://127.0.0.1:{server.server_address[1]}/{name}" for name in ("a.jsonl", "b.jsonl.gz")]
+        made = {e: build(urls, tmp_path / e, e, split="hash:0.2", block_bytes=1500) for e in ("local", "ray")}
+        server.shutdown()
+    assert deterministic(made["ray"].directory) == deterministic(made["local"].directory)
+
+
+class QuietFiles(SimpleHTTPRequestHandler):
+    """Files over HTTP, without a log."""
+
+    def log_message(self, *_words):
+        pass
 
 
 def test_a_folder_that_a_node_does_not_see_is_named(tmp_path, monkeypatch):

@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import socket
 import threading
 import warnings
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tokenriver.cluster.shared import not_shared, place_probe, probe_problem
@@ -15,10 +17,10 @@ from tokenriver.errors import ClusterError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 __all__ = ["Session", "open_session"]
 
+_ANSWER_SECONDS = 10.0
 _LOOK_SECONDS = 10.0
 """How long a node looks for the probe: a network file system may show a new file a few seconds late."""
 
@@ -77,7 +79,9 @@ def open_session(address: str | None, *, cpus: int) -> Iterator[Session]:
     if ray.is_initialized():
         yield Session(ray)
         return
-    with _kept_environment():
+    if address is not None:
+        _check_answers(address)
+    with _kept_environment(), _without_chatter():
         try:
             _connect(ray, address, cpus)
             yield Session(ray)
@@ -95,6 +99,33 @@ def _import_ray() -> Any:
     return ray
 
 
+def _check_answers(address: str) -> None:
+    """ClusterError when nobody listens at the address: Ray itself would try for minutes."""
+    if "://" in address:
+        raise UsageError(
+            f"--ray-address {address}: give the head's HOST:PORT, or auto, on a machine that sees the shared folder; "
+            "Ray Client is not for this"
+        )
+    found = address
+    if address == "auto":
+        note = Path(os.environ.get("RAY_TMPDIR", "/tmp")) / "ray" / "ray_current_cluster"  # where ray start leaves it
+        found = os.environ.get("RAY_ADDRESS") or (note.read_text().strip() if note.is_file() else "")
+    host, _, port = found.rpartition(":")
+    if not (host and port.isdigit()):
+        if address != "auto":
+            raise UsageError(f"--ray-address {address}: give the head's HOST:PORT, or auto")
+        return  # Ray knows other ways to find one, and fails at once without
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWER_SECONDS).close()
+    except OSError as error:
+        raise ClusterError(_no_cluster(address, f"{found}: {error.strerror or error}")) from error
+
+
+def _no_cluster(address: str | None, reason: str) -> str:
+    what = f"no Ray cluster at --ray-address {address}" if address else "no Ray cluster could be started here"
+    return f"{what} ({reason}); start one with ray start --head, or leave --ray-address out"
+
+
 def _connect(ray: Any, address: str | None, cpus: int) -> None:
     quiet: dict[str, Any] = {"log_to_driver": False, "configure_logging": False, "logging_level": logging.ERROR}
     handlers = {kind: signal.getsignal(kind) for kind in (signal.SIGINT, signal.SIGTERM)}
@@ -105,18 +136,34 @@ def _connect(ray: Any, address: str | None, cpus: int) -> None:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             if address is None:
-                ray.init(num_cpus=cpus, include_dashboard=False, **quiet)
+                ray.init(address="local", num_cpus=cpus, include_dashboard=False, **quiet)  # never one that runs here
             else:
                 ray.init(address=address, **quiet)
     except (ConnectionError, RuntimeError, ValueError, OSError, ray.exceptions.RayError) as error:
-        what = f"no Ray cluster at --ray-address {address}" if address else "no Ray cluster could be started here"
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise ClusterError(f"{what} ({reason}); start one with ray start --head, or leave --ray-address out") from error
+        raise ClusterError(_no_cluster(address, reason)) from error
     finally:
         logger.setLevel(level)
         if threading.current_thread() is threading.main_thread():
             for kind, handler in handlers.items():
                 signal.signal(kind, handler)
+
+
+@contextmanager
+def _without_chatter() -> Iterator[None]:
+    """Ray prints what its daemons say to standard output, where results go; what matters reaches us as errors."""
+    from ray._private import worker
+
+    name = "_worker_logs_enabled"  # Ray's own switch, which its debugger uses; it has no public one
+    if not hasattr(worker, name):
+        yield
+        return
+    before = getattr(worker, name)
+    setattr(worker, name, False)
+    try:
+        yield
+    finally:
+        setattr(worker, name, before)
 
 
 @contextmanager

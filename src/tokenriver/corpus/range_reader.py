@@ -14,6 +14,7 @@ from tokenriver.corpus.inputs import InputFacts, hash_source
 from tokenriver.corpus.ranges import find_border
 from tokenriver.corpus.streams import read_chunks
 from tokenriver.errors import IntegrityError
+from tokenriver.storage.reading import check_unchanged
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -101,6 +102,9 @@ class RangeReader:
 def require_unchanged(sources: Sequence[Source], modified: Sequence[int]) -> None:
     """IntegrityError for a file whose size or time of modification (ns) is not what it was when it was found."""
     for source, then in zip(sources, modified, strict=True):
+        if source.remote is not None:
+            check_unchanged(source.remote)
+            continue
         facts = os.stat(source.file)  # noqa: PTH116 - a Path costs, with many sources
         if (facts.st_size, facts.st_mtime_ns) != (source.n_bytes, then):
             raise IntegrityError(
@@ -110,8 +114,8 @@ def require_unchanged(sources: Sequence[Source], modified: Sequence[int]) -> Non
 
 
 def modified_ns(source: Source) -> int:
-    """When a source's file was modified, in ns."""
-    return os.stat(source.file).st_mtime_ns  # noqa: PTH116 - a Path costs, with many sources
+    """When a source's file was modified, in ns; 0 for an object of a store, which has a version instead."""
+    return 0 if source.remote is not None else os.stat(source.file).st_mtime_ns  # noqa: PTH116 - a Path costs, with many sources
 
 
 def hash_parts(source: Source, options: SourceOptions, marks: Sequence[int]) -> tuple[InputFacts, list[int]]:

@@ -1,0 +1,62 @@
+"""Tasks under way: stragglers are named with their node, once, and only when there is something to compare with."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+from inline_pool import InlineSession
+
+from tokenriver.cluster import pool as pool_module
+from tokenriver.cluster.pool import TaskPool, _Task
+from tokenriver.cluster.shared import PARTS, attempt_path, node_of_attempt
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """Seconds that the test sets."""
+    now = [1000.0]
+    monkeypatch.setattr(pool_module.time, "monotonic", lambda: now[0])
+    return now
+
+
+@pytest.fixture
+def pool(tmp_path):
+    (tmp_path / PARTS).mkdir()
+    (tmp_path / PARTS / "0000003.train@node7@41-ab12").touch()
+    pool = TaskPool(InlineSession(), tmp_path)
+    pool._running["ref"] = _Task("encode", 3, "0000003.train", "encoding /in/a.jsonl")
+    return pool
+
+
+def test_a_task_that_takes_much_longer_than_the_others_is_named_once(pool, clock):
+    pool._seconds["encode"] = [9.0, 10.0, 12.0]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        pool._look()
+        clock[0] += 35
+        pool._look()
+    clock[0] += 10
+    with pytest.warns(
+        UserWarning, match=r"encoding /in/a\.jsonl has taken 45 s on node node7, where the others took 10"
+    ):
+        pool._look()
+    clock[0] += 500
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        pool._look()
+
+
+def test_nothing_is_slow_while_nothing_is_known(pool, clock):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        pool._look()
+        clock[0] += 5000
+        pool._look()
+
+
+def test_an_attempt_names_its_file_and_its_node(tmp_path):
+    first, second = attempt_path(tmp_path, "a@b-00000.bin"), attempt_path(tmp_path, "a@b-00000.bin")
+    assert first != second
+    assert node_of_attempt(first.name + ".part")[0] == "a@b-00000.bin"
+    assert node_of_attempt("probe-12") is None
