@@ -235,7 +235,7 @@ def measure(temporary: Path, folder: Path, rate: float, seconds: float) -> list[
             cases.append({"case": f"store, {order}, {kept}, consumer at {share} of it", **found})
             if (order, share) != ("sequential", 10):
                 for path in cache.glob("*/*.bin*"):
-                    path.unlink()
+                    path.unlink(missing_ok=True)
     # The last case in order has left the cache full, or nearly so.
     cache = temporary / "cache-sequential-100GB-5"
     for order, seconds_more in (("sequential", 60.0), ("shuffled", seconds)):

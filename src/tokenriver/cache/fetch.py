@@ -143,7 +143,8 @@ def fetch(shard: CachedShard, *, stopped: threading.Event, keep: Collection[Path
                     "the manifest says; upload it again, or verify it there"
                 )
             mark_verified(shard.part, found)
-            shard.part.replace(shard.path)
+            with folder.lock("room"):  # who counts would miss a file that changes its name meanwhile
+                shard.part.replace(shard.path)
             fsync_directory(shard.path.parent)
     except Timeout:
         return False

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections import OrderedDict, deque
+from collections import deque
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -17,9 +17,10 @@ import numpy as np
 from tokenriver.cache.fetch import CachedShard
 from tokenriver.cache.keeper import Keeper
 from tokenriver.errors import IntegrityError
+from tokenriver.loader.next_shards import NextShards
 from tokenriver.loader.prepared import Prepared
 from tokenriver.loader.ranges import RangeReads
-from tokenriver.loader.stream import MAX_OPEN, SHARDS_AHEAD, TokenReader
+from tokenriver.loader.stream import MAX_OPEN, TokenReader
 from tokenriver.shards.header import HEADER_BYTES, parse_header
 
 if TYPE_CHECKING:
@@ -37,9 +38,6 @@ Item = TypeVar("Item")
 _AHEAD_BYTES = 64 << 20
 _AHEAD_ITEMS = 16
 """Batches whose ranges are asked for ahead: as many as make so many bytes, from 2 to this."""
-
-_WORKING_SET = 64
-"""Batches of packed documents over which the shards that are read in turn are counted."""
 
 _TRIES = 5
 """How often a read begins anew because a file went from the cache under it."""
@@ -64,10 +62,8 @@ class CachedReader(TokenReader):
             None if s.origin is None else CachedShard(s.origin, s.path.name, s.header.file_bytes, s.sha256)
             for s in shards
         ]
-        self._order = {"sequential": sequential, "repeats": repeats, "parts": tuple(parts)}
-        self._sequential, self._repeats = sequential, repeats
-        self._parts = np.concatenate([[0], np.cumsum(parts or [len(shards)])]).tolist()
-        self._capacity: int | None = None
+        self._order: dict[str, Any] = {"sequential": sequential, "repeats": repeats, "parts": tuple(parts)}
+        self._sequential = sequential
         super().__init__(shards, max_open=max_open)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -81,10 +77,9 @@ class CachedReader(TokenReader):
         super()._renew()
         self.keeper = Keeper(self._cached)
         self._ranges = RangeReads(self._cached, stopped=self.keeper.stopped)
-        self._recent: OrderedDict[int, int] = OrderedDict()
+        self._next = NextShards(self._cached, parts=self._order["parts"], repeats=self._order["repeats"])
         self._announced: list[int] | None = None
         self._checked: set[int] = set()
-        self._count = 0
 
     def close(self) -> None:
         """Close all descriptors and end the threads; the next read begins anew."""
@@ -127,7 +122,7 @@ class CachedReader(TokenReader):
         if self._pid != os.getpid():
             self._renew()
         wanted = list(dict.fromkeys(shards))
-        fitting = self._fitting(wanted)
+        fitting = self._next.fitting(wanted)
         self._want(fitting if len(fitting) >= min(2, len(wanted)) else [])
 
     def ahead(self, items: Iterator[Item], reads: Callable[[Item], Reads]) -> Iterator[Item]:
@@ -138,6 +133,11 @@ class CachedReader(TokenReader):
         depth = 1
         try:
             for item in items:
+                if not waiting and self._announced is not None and self.keeper.here.all():
+                    if self.keeper.touch():
+                        self._close_gone()
+                    yield item
+                    continue
                 starts, sizes = reads(item)
                 asked = self._announce(starts, sizes, packed=isinstance(item[2], Prepared))  # type: ignore[index]
                 waiting.append((item, asked))
@@ -155,6 +155,13 @@ class CachedReader(TokenReader):
         """Read ranges of the stream: through files when all their shards are here, else some from the store."""
         if self._pid != os.getpid():
             self._renew()
+        if self.keeper.here.all():
+            try:
+                local()
+            except (_LostError, IntegrityError):
+                pass  # found again, and told, below
+            else:
+                return
         touched = self._touched(starts, sizes)
         for _ in range(_TRIES):
             for index in touched:
@@ -235,10 +242,10 @@ class CachedReader(TokenReader):
         """Have fetched what a batch needs; gives the ranges that were asked for."""
         touched = self._touched(starts, sizes)
         if self._sequential:
-            self._want(self._working_set(touched, packed=packed))
+            self._want(self._next.working_set(touched, packed=packed))
         elif self._announced is None:
             known = sorted(range(len(self.shards)), key=lambda i: not self.keeper.found(i))
-            self._want(self._fitting(known, share=_FILL), must=False)
+            self._want(self._next.fitting(known, share=_FILL), must=False)
         elif self.keeper.touch():
             self._close_gone()
         left = [i for i in touched if not self.keeper.here[i] and not self.keeper.must(i) and not self.keeper.found(i)]
@@ -264,47 +271,13 @@ class CachedReader(TokenReader):
     def _close_gone(self) -> None:
         """Close files that are not needed, or were removed from the cache: an open file still takes its room."""
         wanted = set(self._announced or ())
+        everything = self.keeper.here.all()
         with self._lock:
             for index in [i for i in self._open if self._cached[i] is not None]:
-                if index not in wanted or not self.keeper.here[index]:
+                if not os.fstat(self._open[index].descriptor).st_nlink:
+                    self.keeper.lost(index)
+                if not self.keeper.here[index] or (index not in wanted and not everything):
                     os.close(self._open.pop(index).descriptor)
-
-    def _working_set(self, touched: list[int], *, packed: bool) -> list[int]:
-        """The shards that batches now read, and those that follow in order; none if the cache cannot hold them."""
-        self._count += 1
-        for index in touched:
-            self._recent[index] = self._count
-            self._recent.move_to_end(index)
-        parts = list(zip(self._parts, self._parts[1:], strict=False))
-        fronts = [max((i for i in self._recent if a <= i < b), default=-1) for a, b in parts]
-        oldest = self._count - (_WORKING_SET if packed else 0)
-        for index in [i for i, count in self._recent.items() if count < oldest and i not in fronts]:
-            del self._recent[index]
-        follow = [
-            a + (front + k - a) % (b - a)
-            for k in range(1, SHARDS_AHEAD)
-            for (a, b), front in zip(parts, fronts, strict=True)
-            if front >= 0 and (front + k < b or self._repeats)
-        ]
-        at_hand = list(self._recent) if packed else [front for front in fronts if front >= 0]
-        needed = list(dict.fromkeys([*at_hand, *follow[: len(at_hand)]]))
-        if len(self._fitting(needed)) < len(needed):
-            return []
-        return self._fitting(dict.fromkeys([*touched, *self._recent, *follow]))
-
-    def _fitting(self, wanted: Iterable[int], *, share: float = 1.0) -> list[int]:
-        """The first of the wanted shards that the cache can hold at the same time."""
-        if self._capacity is None:
-            settings = next(c for c in self._cached if c is not None).data_set
-            self._capacity = settings.folder.capacity()
-        fitting, left = [], self._capacity * share
-        for index in wanted:
-            shard = self._cached[index]
-            left -= 0 if shard is None else shard.size
-            if left < 0:
-                break
-            fitting.append(index)
-        return fitting
 
     def _reopen(self, index: int) -> int:
         """Open a shard's file in the cache, and compare its header with the one that the manifest made expect."""
