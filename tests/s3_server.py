@@ -51,7 +51,10 @@ class Fault:
 
 @dataclass
 class Request:
-    """One line of the log: what was asked for and what came of it; `sent` counts body bytes."""
+    """One line of the log: what was asked for and what came of it; `sent` counts body bytes.
+
+    `call` is the client's name for what it asks for, the same when it asks again by itself.
+    """
 
     method: str
     path: str
@@ -60,6 +63,7 @@ class Request:
     status: int = 0
     sent: int = 0
     failed: bool = False
+    call: str = ""
 
 
 @dataclass
@@ -138,7 +142,13 @@ class S3Server:
     def __call__(self, environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         """The layer itself, a WSGI application."""
         path = unquote(environ["PATH_INFO"].encode("latin-1").decode("utf-8", "replace"))
-        request = Request(environ["REQUEST_METHOD"], path, environ["QUERY_STRING"], environ.get("HTTP_RANGE"))
+        request = Request(
+            environ["REQUEST_METHOD"],
+            path,
+            environ["QUERY_STRING"],
+            environ.get("HTTP_RANGE"),
+            call=environ.get("HTTP_AMZ_SDK_INVOCATION_ID", ""),
+        )
         fault = self._take_fault(request)
         self.log.append(request)
         if fault.reached is not None:
