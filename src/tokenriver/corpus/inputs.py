@@ -22,6 +22,7 @@ __all__ = ["InputFacts", "InputHasher", "InputMark", "check_known", "hash_source
 
 
 _BATCH_BYTES = 1 << 20
+_SMALL_BYTES = 1 << 16
 _BATCH_CHUNKS = 4096
 """Handed to the thread together: with small files, waking it for each would cost more than the hashing."""
 
@@ -149,7 +150,16 @@ class InputHasher:
         self._thread.join()
 
     def tap(self, source_index: int, chunk: bytes) -> None:
-        """Take the next bytes of a source's file, or its end (b"")."""
+        """Take the next bytes of a source's file, or its end (b"").
+
+        A small file that comes whole is hashed at once: its hash takes less time than handing it over.
+        """
+        if len(chunk) <= _SMALL_BYTES and (not chunk or len(chunk) == self._sources[source_index].n_bytes):
+            if source_index in self._facts:
+                return
+            if chunk and self._sources[source_index].stream is None:
+                self._facts[source_index] = InputFacts(len(chunk), hashlib.sha256(chunk).hexdigest())
+                return
         with self._changed:
             self._batch.append((source_index, chunk))
             self._batched += len(chunk)
