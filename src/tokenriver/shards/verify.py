@@ -95,7 +95,7 @@ def _scan(
     """One pass over a shard, and what is wrong with the index beside it, if there is one."""
     findings: list[Finding] = []
     separator_id = data_set.separator_id if data_set else None
-    index = None
+    index: IndexCheck | None
     try:
         index = IndexCheck(
             path,
@@ -104,8 +104,9 @@ def _scan(
             n_docs=(file.n_docs, data_set.source.name) if file and data_set and data_set.layout == "tokens" else None,
         )
     except FileNotFoundError:
-        pass  # an index is not needed
+        index = None  # none is needed
     except OSError as error:
+        index = None
         findings.append(Finding(index_path(path), error.strerror or str(error)))
     vocab_size = data_set.vocab_size if data_set else 0
     scan = scan_shard(path, crew=crew, vocab_size=vocab_size, separator_id=separator_id, index=index)
