@@ -10,9 +10,10 @@ import os
 
 import numpy as np
 import pytest
-from build_helpers import hashes, ids_of, make_texts, write_jsonl
+from build_helpers import hashes, ids_of
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from made_documents import make_texts, write_jsonl
 
 import tokenriver
 from tokenriver import train_tokenizer, write_corpus

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from build_helpers import hashes, make_texts, write_jsonl
+from build_helpers import hashes
+from made_documents import make_texts, write_jsonl
 from s3_server import Fault
 
 from tokenriver import build, verify

@@ -9,7 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from build_helpers import hashes, make_texts, write_jsonl
+from build_helpers import hashes
+from made_documents import make_texts, write_jsonl
 
 import tokenriver
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from build_helpers import hashes, make_texts, write_jsonl
+from build_helpers import hashes
+from made_documents import make_texts, write_jsonl
 
 import tokenriver
 from tokenriver.building.target import Target

@@ -13,7 +13,8 @@ import time
 from pathlib import Path
 
 import pytest
-from build_helpers import hashes, make_texts, write_jsonl
+from build_helpers import hashes
+from made_documents import make_texts, write_jsonl
 
 import tokenriver
 from tokenriver.shards.verify import verify

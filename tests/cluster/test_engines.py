@@ -10,8 +10,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from cluster_cases import deterministic, make_texts, write_jsonl
+from cluster_cases import deterministic
 from inline_pool import InlinePool, inline_session
+from made_documents import make_texts, write_jsonl
 
 import tokenriver
 from tokenriver.building.ray_engine import run, segments

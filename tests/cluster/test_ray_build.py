@@ -14,7 +14,8 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from cluster_cases import deterministic, make_texts, write_jsonl
+from cluster_cases import deterministic
+from made_documents import make_texts, write_jsonl
 
 import tokenriver
 from tokenriver.building.ray_engine import build_log
