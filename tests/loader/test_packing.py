@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import deque
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -72,6 +73,25 @@ def test_bos_aligned_rows_follow_the_documents_one_by_one(lengths: list[int], ma
     assert [found[a:b] for a, b in zip(rows.bounds[:-1], rows.bounds[1:], strict=True)] == expected
 
 
+@given(lengths=st.lists(st.integers(1, T + 1), min_size=1, max_size=60))
+@settings(deadline=None, max_examples=200)
+def test_whole_documents_go_to_the_least_room_that_is_enough_and_there_to_the_row_that_waited_longest(
+    lengths: list[int],
+) -> None:
+    """Document by document, as the rule is written; which documents share a row is compared, not the rows' order."""
+    rows: list[list[int]] = []
+    waiting: dict[int, deque[int]] = {room: deque() for room in range(T + 2)}
+    for document in sorted(range(len(lengths)), key=lambda k: (-lengths[k], k)):
+        row = next((waiting[room].popleft() for room in range(lengths[document], T + 1) if waiting[room]), len(rows))
+        if row == len(rows):
+            rows.append([])
+        rows[row].append(document)
+        waiting[T + 1 - sum(lengths[k] for k in rows[row])].append(row)
+    found = best_fit_rows(np.array(lengths), seq_len=T)
+    parts = [found.document[a:b].tolist() for a, b in zip(found.bounds[:-1], found.bounds[1:], strict=True)]
+    assert sorted(parts) == sorted(sorted(row) for row in rows)
+
+
 def test_the_rows_of_given_documents_never_change() -> None:
     """A saved state names packed rows by their number, so the same lengths give the same rows in every version."""
     state = np.arange(1, 20_001, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
@@ -80,7 +100,7 @@ def test_the_rows_of_given_documents_never_change() -> None:
     lengths = lengths.astype(np.int64)
     assert (lengths.max(), lengths.sum()) == (6945, 45_259_274)
     for rows, expected in (
-        (best_fit_rows(lengths, seq_len=1024), "9189164315ea5c3465e9a0e07796a257898cd5ace99426b13712d9908cefddb1"),
+        (best_fit_rows(lengths, seq_len=1024), "73c1789279a2e4118cd437edcff434a838e8e8a3d58f4261bf5a293facc714cf"),
         (
             bos_aligned_rows(lengths, seq_len=1024, max_doc_len=2000),
             "e53a82e5c98d6baacffa60483615e8b0cf3b9084ba4e2d4096737a823817c6a5",
@@ -316,6 +336,10 @@ def test_another_packing_is_refused_by_name(tmp_path: Path) -> None:
         plain.load_state_dict(packed.state_dict())
     with pytest.raises(ResumeError, match=r"packing\.window was 131072, here it is 9"):
         open_loader(paths, "before", packing="best-fit", window=9).load_state_dict(packed.state_dict())
+    old = packed.state_dict()
+    del old["packing"]["rule"]  # as saved under the first rule
+    with pytest.raises(ResumeError, match=r"packing\.rule was None, here it is 2"):
+        packed.load_state_dict(old)
     with pytest.raises(ResumeError, match=r"packing\.max_doc_len was None, here it is 3"):
         open_loader(paths, "before", packing="bos-aligned", max_doc_len=3).load_state_dict(
             open_loader(paths, "before", packing="bos-aligned").state_dict()

@@ -12,7 +12,7 @@ import numpy as np
 from tokenriver.errors import UsageError
 from tokenriver.loader.aligned import bos_aligned_rows
 from tokenriver.loader.order import permute
-from tokenriver.loader.packing import PACKINGS, best_fit_rows, count_best_fit_rows
+from tokenriver.loader.packing import BEST_FIT_RULE, PACKINGS, best_fit_rows, count_best_fit_rows
 from tokenriver.loader.segments import Segments
 
 if TYPE_CHECKING:
@@ -81,6 +81,7 @@ class PackedRows:
         """What a saved state must agree in beside the loader's own fields."""
         return {
             "mode": self.packing,
+            **({"rule": BEST_FIT_RULE} if self.packing == "best-fit" else {}),
             "max_doc_len": self.max_doc_len,
             "window": self.window,
             "documents": self.documents.digest,

@@ -6,9 +6,8 @@ any row is found from its window alone. The same lengths always give the same ro
 
 from __future__ import annotations
 
-from array import array
 from dataclasses import dataclass
-from itertools import chain, pairwise
+from itertools import chain
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -16,10 +15,13 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["PACKINGS", "Packing", "WindowRows", "best_fit_rows", "count_best_fit_rows"]
+__all__ = ["BEST_FIT_RULE", "PACKINGS", "Packing", "WindowRows", "best_fit_rows", "count_best_fit_rows"]
 
 Packing = Literal["concat", "bos-aligned", "best-fit"]
 PACKINGS: tuple[Packing, ...] = ("concat", "bos-aligned", "best-fit")
+
+BEST_FIT_RULE = 2
+"""The number of the rule of best-fit rows, kept in saved states. By rule 1 the last row of equal ones came first."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -189,24 +191,36 @@ def pack_equal_lengths(
     steps, n_new = [], 0
     for length in range(room, 0, -1):
         count = counts[length]
-        while count:
-            enough = rooms >> length
-            left = (enough & -enough).bit_length() - 1 + length if enough else room
-            each = left // length
-            n, each = (1, count) if count < each else (count // each, each)
-            if enough:
-                n = min(n, rows_with[left])
-                rows_with[left] -= n
-                if not rows_with[left]:
-                    rooms ^= 1 << left
-            else:
-                n_new += n
+        if not count:
+            continue
+        # What a step leaves is less than the length, or is left by the last step: no other step of this length uses it.
+        enough, rests = rooms >> length, 0
+        rooms ^= enough << length
+        while enough and count:
+            lowest = enough & -enough
+            left = lowest.bit_length() + length - 1
+            there, each = rows_with[left], left // length
+            n, each = (1, count) if count < each else (min(there, count // each), each)
+            if n == there:
+                enough ^= lowest
+            rows_with[left] = there - n
             count -= n * each
             rest = left - each * length
             steps.append((left, n, each, rest))
             if rest:
                 rows_with[rest] += n
-                rooms |= 1 << rest
+                rests |= 1 << rest
+        each = room // length
+        while count:
+            n, each = (1, count) if count < each else (count // each, each)
+            n_new += n
+            count -= n * each
+            rest = room - each * length
+            steps.append((room, n, each, rest))
+            if rest:
+                rows_with[rest] += n
+                rests |= 1 << rest
+        rooms |= enough << length | rests
     return steps, n_new
 
 
@@ -214,48 +228,44 @@ def _follow(
     steps: list[tuple[int, int, int, int]], room: int, opened: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
     """What `steps` do, when rows [0, len(opened)) have `opened` slots left: the rows that take items, in their order
-    (largest first), how many items each takes, and which of them are new rows."""
-    left, groups, each, _ = np.fromiter(chain.from_iterable(steps), np.int64, 4 * len(steps)).reshape(-1, 4).T
-    is_new = left == room
-    n_opened = len(opened)
-    # The rows of each step lie side by side in one array, so that the rows that wait are ranges of it.
+    (largest first), how many items each takes, and which of them are new rows.
+
+    Rows with equal room wait in a queue. So the k-th row that is taken from those with r slots left is the k-th that
+    came to have r, and who follows whom is known without following the steps one by one.
+    """
+    left, groups, each, rest = np.fromiter(chain.from_iterable(steps), np.int64, 4 * len(steps)).reshape(-1, 4).T
+    n_opened, is_new = len(opened), left == room
+    # A node is a row at a step that takes items; those of a step lie side by side, behind the opened rows by room.
     by_room = _joined_sort(opened, np.arange(n_opened), n_opened.bit_length())
     by_room &= (1 << n_opened.bit_length()) - 1
-    flat, new = (
-        array("q", by_room.tobytes()),
-        array("q", np.arange(n_opened, n_opened + groups[is_new].sum()).tobytes()),
-    )
-    edges = np.concatenate([[0], np.cumsum(np.bincount(opened, minlength=room + 1))]).tolist()
-    waiting: list[list[tuple[int, int]]] = [[(a, z)] if z > a else [] for a, z in pairwise(edges)]
-    used = 0
-    for slots, n, _, rest in steps:
-        begin = len(flat)
-        if slots == room:
-            flat += new[used : used + n]
-            used += n
-        else:
-            ranges = waiting[slots]
-            a, z = ranges[-1]
-            if z - a > n:
-                ranges[-1] = a, z - n
-                flat += flat[z - n : z]
-            else:
-                _move_last(ranges, n, flat)
-        if rest:
-            waiting[rest].append((begin, begin + n))
-    bins = np.frombuffer(flat, np.int64)[n_opened:]
-    return bins, np.repeat(each, groups), np.repeat(is_new, groups)
+    waiting = np.concatenate([np.bincount(opened, minlength=room + 1), groups])
+    begins = np.cumsum(waiting) - waiting
+    rooms = np.concatenate([np.arange(room + 1), rest])
+    queue, came = _by_key(rooms, begins, waiting, room)
+    taken = np.flatnonzero(~is_new)
+    takers, went = _by_key(left[taken], begins[room + 1 :][taken], groups[taken], room)
+    n_nodes = n_opened + int(groups.sum())
+    before = np.arange(n_nodes)
+    before[takers] = queue[np.arange(len(takers)) + np.repeat(came - went, np.diff(went, append=len(takers)))]
+    row = np.empty(n_nodes, np.int64)
+    row[:n_opened] = by_room
+    fresh = np.repeat(is_new, groups)
+    row[n_opened:][fresh] = np.arange(n_opened, n_opened + np.count_nonzero(fresh))
+    while True:
+        earlier = before[before]
+        if np.array_equal(earlier, before):
+            break
+        before = earlier
+    return row[before[n_opened:]], np.repeat(each, groups), fresh
 
 
-def _move_last(ranges: list[tuple[int, int]], n: int, flat: array[int]) -> None:
-    """Take the last n numbers of `flat` in these ranges of it and put them behind the others."""
-    taken = []
-    while n:
-        a, z = ranges.pop()
-        k = min(n, z - a)
-        taken.append((z - k, z))
-        if k < z - a:
-            ranges.append((a, z - k))
-        n -= k
-    for a, z in reversed(taken):
-        flat += flat[a:z]
+def _by_key(
+    keys: NDArray[np.int64], begins: NDArray[np.int64], counts: NDArray[np.int64], top: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Ranges of `counts` numbers from `begins` on, put one behind the other in order of their keys (0 … top), equal
+    keys as they come; and where each key's numbers begin."""
+    order = np.argsort(keys, kind="stable")
+    n = counts[order]
+    numbers = np.arange(int(n.sum())) + np.repeat(begins[order] - (np.cumsum(n) - n), n)
+    of_key = np.bincount(keys, counts, top + 1).astype(np.int64)
+    return numbers, np.cumsum(of_key) - of_key
