@@ -123,7 +123,7 @@ def test_a_driver_that_was_killed_goes_on_from_what_is_finished(
     monkeypatch.setattr(build_log.BuildLog, "segment", lambda self, k, f: (encoded.add(k), original(self, k, f)))
     summary = tokenriver.build(mixed, out=tmp_path / "ray", engine="ray", **words)
     assert summary.resumed
-    assert encoded
+    assert encoded or method == "shard"  # by the second shard every segment may be there
     assert not encoded & finished
     local = tokenriver.build(mixed, out=tmp_path / "local", **words)
     assert deterministic(directory) == deterministic(local.directory)

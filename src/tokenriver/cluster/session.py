@@ -37,17 +37,17 @@ class Session:
         return max(1, int(self.ray.cluster_resources().get("CPU", 1)))
 
     def share(self, folder: Path) -> str:
-        """Prove that every node sees the folder; the name of the probe, which tasks of later nodes look for.
+        """Prove that every other node sees the folder; the name of the probe, which every task looks for too.
 
-        ClusterError naming the nodes that do not.
+        ClusterError naming the nodes that do not. A task here, on our own node, would tell nothing new.
         """
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         probe = place_probe(folder)
         look = self.ray.remote(_look)
-        asked = {}
+        asked, here = {}, self.ray.get_runtime_context().get_node_id()
         for node in self.ray.nodes():
-            if node["Alive"]:
+            if node["Alive"] and node["NodeID"] != here:
                 where = NodeAffinitySchedulingStrategy(node["NodeID"], soft=False)
                 ref = look.options(num_cpus=0, max_retries=0, scheduling_strategy=where).remote(
                     folder, probe, _LOOK_SECONDS
