@@ -19,7 +19,7 @@ from tokenriver.shards.reader import read_header
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tokenriver.shards.discover import DataSet
+    from tokenriver.shards.found import DataSet
 
 __all__ = ["Upload", "find_uploads"]
 

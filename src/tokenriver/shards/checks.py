@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from tokenriver.shards.discover import DataSet
+    from tokenriver.shards.found import DataSet
     from tokenriver.shards.record import BuildRecord
     from tokenriver.shards.scan import ShardScan
 

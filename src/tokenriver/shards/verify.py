@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 from tokenriver.errors import FormatError, UsageError
 from tokenriver.files import file_exists, open_binary, sha256_file
 from tokenriver.shards.checks import data_set_problems, id_problem, key_order_problem, shard_problems
-from tokenriver.shards.discover import DataSet, Finding, find_data
+from tokenriver.shards.discover import find_data
+from tokenriver.shards.found import DataSet, Finding
 from tokenriver.shards.index import index_path
 from tokenriver.shards.index_check import IndexCheck
 from tokenriver.shards.layouts import BUILD_RECORD, CORPUS_RECORD, MANIFEST
