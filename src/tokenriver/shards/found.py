@@ -1,0 +1,67 @@
+"""What verification found at a path, by names, manifests and records alone: data sets, loose shards, problems."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from tokenriver.shards.layouts import Layout
+    from tokenriver.shards.manifest import ManifestFile, TokensManifest
+    from tokenriver.shards.record import BuildRecord
+
+__all__ = ["DataSet", "Finding", "Found"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that is wrong, and the file or directory that it is wrong with."""
+
+    path: Path
+    problem: str
+
+
+@dataclass(frozen=True, slots=True)
+class DataSet:
+    """Shards that one manifest or build record lists. `only` limits the check to one of them (None: all)."""
+
+    directory: Path
+    source: Path
+    layout: Layout
+    files: tuple[ManifestFile, ...]
+    vocab_size: int
+    separator_id: int | None
+    separator_position: Literal["before", "after"]
+    manifest: TokensManifest | None
+    record: BuildRecord | None
+    only: str | None = None
+
+    @property
+    def checked_files(self) -> tuple[ManifestFile, ...]:
+        """The files to look into."""
+        return self.files if self.only is None else tuple(f for f in self.files if f.name == self.only)
+
+
+@dataclass(slots=True)
+class Found:
+    """Everything that the paths stand for, each thing once."""
+
+    data_sets: list[DataSet] = field(default_factory=list)
+    loose: list[Path] = field(default_factory=list)
+    findings: list[Finding] = field(default_factory=list)
+
+    def __bool__(self) -> bool:
+        return bool(self.data_sets or self.loose or self.findings)
+
+    def add(self, other: Found) -> None:
+        """Take in another's things that are not here yet; a whole data set takes the place of single shards of it."""
+        whole = {d.source for d in [*self.data_sets, *other.data_sets] if d.only is None}
+        self.data_sets = [d for d in self.data_sets if d.only is None or d.source not in whole]
+        known = {(d.source, d.only) for d in self.data_sets}
+        self.data_sets += [
+            d for d in other.data_sets if (d.source, d.only) not in known and (d.only is None or d.source not in whole)
+        ]
+        self.loose += [p for p in other.loose if p not in self.loose]
+        self.findings += [f for f in other.findings if f not in self.findings]
