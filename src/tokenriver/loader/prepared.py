@@ -88,22 +88,10 @@ def prepare(
     border = np.flatnonzero(rows.border & (rows.inputs > 0) & (last_target < t))
     border_edges = np.searchsorted(border, edges)
     border_targets = (all_rows[border] - step[border] * b) * t + last_target[border]
-    borders, document_edges = None, np.zeros(0, np.int64)
-    if marks:
-        inside = rows.inputs > 0
-        padding = np.flatnonzero(used < t)
-        borders = (all_rows * t + rows.slot)[inside]
-        if len(padding):
-            borders = np.sort(np.concatenate([borders, padding * t + used[padding]]), kind="stable")
-        document_edges = np.searchsorted(borders, np.arange(n_steps + 1) * (b * t))
-        borders -= np.repeat(np.arange(n_steps) * (b * t), np.diff(document_edges))
+    borders, document_edges = _borders(rows, all_rows, used, n_steps, b, t) if marks else (None, np.zeros(0, np.int64))
     starts, sizes, read_places, read_edges = rows.start, rows.size, places, edges
     if join and len(starts):
-        follows = (starts[1:] == starts[:-1] + sizes[:-1]) & (places[1:] == places[:-1] + sizes[:-1])
-        first = np.flatnonzero(np.concatenate([[True], ~follows | (step[1:] != step[:-1])]))
-        sizes = np.add.reduceat(sizes, first)
-        starts, read_places = starts[first], places[first]
-        read_edges = np.searchsorted(first, edges)
+        starts, sizes, read_places, read_edges = _joined(starts, sizes, places, step, edges)
     shards, offsets, crosses = reader.locate(starts, sizes)
     crossing = np.diff(np.searchsorted(np.flatnonzero(crosses), read_edges)) > 0
     gaps = _gaps(filled, read_places, read_edges, width, b, reader.dtype.itemsize)
@@ -137,6 +125,33 @@ def prepare(
             )
         )
     return found
+
+
+def _borders(
+    rows: Segments, all_rows: NDArray[np.int64], used: NDArray[np.int64], n_steps: int, batch_size: int, seq_len: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Where documents, and a row's padding, begin in the inputs of each step, and where each step's begin in these."""
+    padding = np.flatnonzero(used < seq_len)
+    borders = (all_rows * seq_len + rows.slot)[rows.inputs > 0]
+    if len(padding):
+        borders = np.sort(np.concatenate([borders, padding * seq_len + used[padding]]), kind="stable")
+    per_step = batch_size * seq_len
+    edges = np.searchsorted(borders, np.arange(n_steps + 1) * per_step)
+    borders -= np.repeat(np.arange(n_steps) * per_step, np.diff(edges))
+    return borders, edges
+
+
+def _joined(
+    starts: NDArray[np.int64],
+    sizes: NDArray[np.int64],
+    places: NDArray[np.int64],
+    step: NDArray[np.int64],
+    edges: NDArray[np.int64],
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """Pieces of a step that lie end to end in the stream and in the buffer, as one: starts, sizes, places, edges."""
+    follows = (starts[1:] == starts[:-1] + sizes[:-1]) & (places[1:] == places[:-1] + sizes[:-1])
+    first = np.flatnonzero(np.concatenate([[True], ~follows | (step[1:] != step[:-1])]))
+    return starts[first], np.add.reduceat(sizes, first), places[first], np.searchsorted(first, edges)
 
 
 def _gaps(
