@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import queue
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -10,6 +12,7 @@ import pytest
 
 from tokenriver import TokenizerError, load_tokenizer
 from tokenriver.batches import TextBatch, TokenBatch
+from tokenriver.tokenizers import fast
 from tokenriver.tokenizers.checked import CheckedTokenizer, Vocabulary
 from tokenriver.tokenizers.fast import FastEncoder
 from tokenriver.tokenizers.train import train_tokenizer
@@ -94,6 +97,74 @@ def test_the_encoder_is_replaced_when_the_process_has_grown(folder):
     assert len(made) == 3
     assert watched.n_replaced == 2
     assert all(one == ids[0] for one in ids)
+
+
+class Gated:
+    """An encoder that says when it is at work, and works on when it is told."""
+
+    def __init__(self, encoder):
+        self.encoder, self.entered, self.go_on = encoder, threading.Event(), threading.Event()
+
+    def encode_batch(self, *arguments, **words):
+        self.entered.set()
+        assert self.go_on.wait(30)
+        return self.encoder.encode_batch(*arguments, **words)
+
+
+@pytest.mark.parametrize("worth", [1, 1 << 30])
+def test_a_thread_waits_for_the_encoder_until_another_one_is_worth_its_making(folder, monkeypatch, worth):
+    monkeypatch.setattr(fast, "_WORTH_ANOTHER", worth)
+    tokenizer = load_tokenizer(folder)
+    made = queue.SimpleQueue()
+
+    def make():
+        gated = Gated(tokenizer.fast.encoder._make())
+        made.put(gated)
+        return gated
+
+    encoder = FastEncoder(make)
+    batch = TextBatch.from_texts(TEXTS)
+    one = made.get(timeout=30)
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(encoder.encode, batch, parallel=False)
+        assert one.entered.wait(30)
+        second = pool.submit(encoder.encode, batch, parallel=False)
+        if worth == 1:
+            other = made.get(timeout=30)
+            assert other.entered.wait(30)  # both are at work
+            other.go_on.set()
+            second.result(30)
+        one.go_on.set()
+        ids = first.result(30).ids.tolist()
+        assert ids == second.result(30).ids.tolist() == tokenizer.encode_batch(TEXTS).ids.tolist()
+    assert encoder.n_encoders == (2 if worth == 1 else 1)
+    encoder.encode(batch, parallel=False)
+    assert made.empty()
+
+
+def test_an_encoder_that_cannot_be_made_again_is_an_error_and_the_others_go_on(folder, monkeypatch):
+    monkeypatch.setattr(fast, "_WORTH_ANOTHER", 1)
+    tokenizer = load_tokenizer(folder)
+    made = [Gated(tokenizer.fast.encoder._make())]
+    attempts = []
+
+    def make():
+        attempts.append(None)
+        if len(attempts) > 1:
+            raise TokenizerError("no room for another one")
+        return made[0]
+
+    encoder = FastEncoder(make)
+    batch = TextBatch.from_texts(TEXTS)
+    with ThreadPoolExecutor(1) as pool:
+        first = pool.submit(encoder.encode, batch, parallel=False)
+        assert made[0].entered.wait(30)
+        with pytest.raises(TokenizerError, match="no room"):
+            encoder.encode(batch, parallel=False)
+        made[0].go_on.set()
+        expected = first.result(30).ids.tolist()
+    assert encoder.n_encoders == 1
+    assert encoder.encode(batch, parallel=False).ids.tolist() == expected
 
 
 def test_special_text_and_added_tokens_that_are_not_special(folder, tmp_path):

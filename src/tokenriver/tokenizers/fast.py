@@ -1,14 +1,15 @@
 """gigatoken behind one method, with its memory bounded: flat arrays in, flat arrays out.
 
 gigatoken 0.10 keeps every word it has seen. On text whose words never repeat (identifiers, base64, many
-languages) that cache would take the machine, so the encoder object is replaced once the process has grown by
-`cache_budget` bytes since the object was made; ids do not depend on it. A thread that still encodes with the old
-object finishes with it.
+languages) that cache would take the machine, so the encoder objects are replaced once the process has grown by
+a budget since the first was made; ids do not depend on it. A thread that still encodes with an old object finishes
+with it.
 """
 
 from __future__ import annotations
 
 import threading
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import awkward as ak
@@ -19,7 +20,7 @@ from tokenriver.tokenizers.base import encoder_failure
 from tokenriver.tokenizers.memory import resident_bytes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
@@ -34,12 +35,19 @@ _MOST_GROWTH = 10
 """Bytes of cache that a byte of text can cost (measured: 7.5 on words that never repeat). With less text than that
 since the encoder was made, a larger process has other reasons."""
 
+_WORTH_ANOTHER = 64 << 20
+"""Bytes of text for which threads waited after which another encoder is made: making one takes as long (0.2 s)."""
+
 _BLIND_BYTES = 512 << 20
 """Bytes of text after which it is replaced where the process cannot tell its size."""
 
 
 class FastEncoder:
-    """A gigatoken encoder that is made again by `make` when its cache has grown too large. Thread-safe."""
+    """gigatoken encoders made by `make`, as many as threads encode at a time. Thread-safe.
+
+    One encoder encodes for one thread (0.10 holds a lock meanwhile), so threads that shared it would take turns. All
+    are made again when the process has grown by too much: `cache_budget` for one, half as much for each further one.
+    """
 
     def __init__(
         self,
@@ -51,49 +59,86 @@ class FastEncoder:
         self._make = make
         self._cache_budget = cache_budget
         self._memory = memory
-        self._lock = threading.Lock()
-        self._encoder = make()
+        self._idle = [make()]
+        self._returned = threading.Condition()
+        self._waited_bytes = 0
+        self._watching = threading.Lock()
         self._baseline = memory()
         self._bytes_since = 0
+        self.n_encoders = 1
         self.n_replaced = 0
 
     def encode(self, batch: TextBatch, *, parallel: bool) -> TokenBatch:
         """Ids of every text. A failure inside the encoder raises TokenizerError."""
         if len(batch) == 0:
             return TokenBatch(np.zeros(0, np.uint32), np.zeros(1, np.int64))
-        encoder = self._encoder
-        try:
-            layout = encoder.encode_batch(_awkward(batch), parallel=parallel).layout
-        except BaseException as error:
-            raise encoder_failure(error) from error
+        n_bytes = int(batch.offsets[-1] - batch.offsets[0])
+        with self._encoder(n_bytes) as encoder:
+            try:
+                layout = encoder.encode_batch(_awkward(batch), parallel=parallel).layout
+            except BaseException as error:
+                raise encoder_failure(error) from error
+            del encoder  # or it outlives its replacement
         offsets: NDArray[np.int64] = layout.offsets.data
         ids: NDArray[np.uint32] = layout.content.data
-        del encoder  # or it outlives its replacement
-        self._watch(int(batch.offsets[-1] - batch.offsets[0]))
+        self._watch(n_bytes)
         return TokenBatch(ids[: int(offsets[-1])], offsets)
 
+    @contextmanager
+    def _encoder(self, n_bytes: int) -> Iterator[Any]:
+        """An encoder for this thread alone: an idle one, another one where it pays, else the next that is returned."""
+        encoder = None
+        with self._returned:
+            if not self._idle:
+                self._waited_bytes += n_bytes
+                if self._waited_bytes < _WORTH_ANOTHER:
+                    self._returned.wait_for(lambda: self._idle)
+            if self._idle:
+                encoder = self._idle.pop()
+            else:
+                self._waited_bytes = 0
+                self.n_encoders += 1
+            made_with = self.n_replaced
+        try:
+            if encoder is None:
+                encoder = self._make()
+            yield encoder
+        finally:
+            with self._returned:
+                if made_with == self.n_replaced:
+                    if encoder is None:
+                        self.n_encoders -= 1
+                    else:
+                        self._idle.append(encoder)
+                self._returned.notify()
+
     def _watch(self, n_bytes: int) -> None:
-        """Count the text; make a new encoder if the old one has grown too large. One thread does, none waits."""
-        if not self._lock.acquire(blocking=False):
+        """Count the text; make a new encoder if the old ones have grown too large. One thread does, none waits."""
+        if not self._watching.acquire(blocking=False):
             return
         try:
             self._bytes_since += n_bytes
             if self._is_outgrown():
-                self._encoder = self._make()
+                encoder = self._make()
+                with self._returned:  # those at work finish with theirs, which is not returned
+                    self._idle = [encoder]
+                    self.n_encoders, self._waited_bytes = 1, 0
+                    self.n_replaced += 1
+                    self._returned.notify()
+                del encoder
                 self._baseline = self._memory()
                 self._bytes_since = 0
-                self.n_replaced += 1
         finally:
-            self._lock.release()
+            self._watching.release()
 
     def _is_outgrown(self) -> bool:
-        size = self._memory()
+        size, budget = self._memory(), self._cache_budget * (1 + self.n_encoders) // 2
         if size is None or self._baseline is None:
             return self._bytes_since >= _BLIND_BYTES
-        if self._bytes_since * _MOST_GROWTH < self._cache_budget:
+        if self._bytes_since * _MOST_GROWTH < budget:
             self._baseline = min(self._baseline, size)  # the encoder before this one may only now be gone
             return False
-        return size - self._baseline >= self._cache_budget
+        return size - self._baseline >= budget
 
 
 def _awkward(batch: TextBatch) -> Any:
