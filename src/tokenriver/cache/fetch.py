@@ -176,7 +176,7 @@ def _fill(shard: CachedShard, stopped: threading.Event) -> str:
                 raise StoppedError
             stops = range(have, shard.size, _CHUNK)[:_AT_ONCE]
             wanted = [(shard.name, start, min(start + _CHUNK, shard.size)) for start in stops]
-            for chunk in objects.ranges(wanted, stopped=stopped):
+            for chunk in objects.ranges(wanted, stopped=stopped, any_version=shard.sha256 is not None):
                 _write(file.fileno(), chunk)
                 digest.update(chunk)
                 have += len(chunk)

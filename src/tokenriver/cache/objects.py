@@ -1,8 +1,9 @@
 """Bytes of the objects below a URL, through fsspec, with patience: a store that is slow or failing is waited for.
 
-The clients retry by themselves a few times within seconds; what gets through is tried again here with back-off and a
-message, for an hour. A short answer is a failure like any other. What cannot pass by itself (no such object, no
-permission) is raised at once.
+Ranges come by signed URLs where the store has such, else (and where that fails) through its client. The clients retry
+by themselves a few times within seconds; what gets through is tried again here with back-off and a message, for an
+hour. A short answer is a failure like any other. What cannot pass by itself (no such object, no permission) is raised
+at once.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from tokenriver.errors import TokenRiverError
+from tokenriver.cache.signed_reads import SignedReads
+from tokenriver.errors import IntegrityError, TokenRiverError
 from tokenriver.storage import shown
 from tokenriver.storage.failures import explained, hidden_failure, may_pass
-from tokenriver.storage.paths import filesystem_of
+from tokenriver.storage.paths import filesystem_of, scheme_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,6 +28,9 @@ if TYPE_CHECKING:
 __all__ = ["Objects", "StoppedError", "describe"]
 
 T = TypeVar("T")
+
+Range = tuple[str, int, int]
+"""(name, first byte, byte after the last)."""
 
 FIRST_WAIT, LONGEST_WAIT = 0.5, 30.0
 """Seconds before the second try and, doubling, at most between two; half as much more or less by chance."""
@@ -35,6 +40,9 @@ PATIENCE = 3600.0
 
 _AT_ONCE = 64
 """Ranges asked for at the same time: a latency of 30 ms then allows 2,000 a second."""
+
+_LOOK_AGAIN = 60.0
+"""Seconds after which an object is asked for its version again, where ranges do not tell it: a request of its own."""
 
 _LOG = logging.getLogger("tokenriver.cache")
 
@@ -50,19 +58,22 @@ class Objects:
     and StoppedError once `stopped` is set.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, versions: dict[str, str] | None = None) -> None:
         self.url = url.rstrip("/")
         self._fs: Any = None
+        self._versions = versions or {}
         self._renew()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"url": self.url}
+        return {"url": self.url, "versions": self._versions}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["url"])  # type: ignore[misc]
+        self.__init__(**state)  # type: ignore[misc]
 
     def _renew(self) -> None:
         self._pid, self._fs, self._root = os.getpid(), None, ""
+        self._signed: SignedReads | None = None
+        self._looked: dict[str, float] = {}
 
     def _open(self) -> tuple[Any, str]:
         """fsspec's file system and the path of the URL in it, made anew in a forked child."""
@@ -88,6 +99,8 @@ class Objects:
             return {str(one["name"]).rstrip("/").rpartition("/")[2]: one for one in found if one["type"] == "file"}
 
         names = self._patiently(self.url, list_all, stopped)
+        if scheme_of(self.url) in ("s3", "s3a"):  # elsewhere a listing's tag need not be that of an answer
+            self._versions = {name: _plain(one["ETag"]) for name, one in names.items() if one.get("ETag")}
         unknown = [name for name, one in names.items() if one.get("size") is None]  # a web server's list of links
         for name, size in self.sizes(unknown, stopped=stopped).items() if unknown else ():
             names[name] = {**names[name], "size": size}
@@ -119,48 +132,93 @@ class Objects:
 
     def ranges(
         self,
-        wanted: Sequence[tuple[str, int, int]],
+        wanted: Sequence[Range],
         *,
         stopped: threading.Event | None = None,
         at_once: int = _AT_ONCE,
-        got: Callable[[int, bytes], None] | None = None,
+        any_version: bool = False,
     ) -> list[bytes]:
         """Bytes [start, stop) of objects, each exactly so long; all asked for at the same time.
 
-        `got(k, bytes)` is called for every one that arrived, before those that failed are tried again.
+        IntegrityError when an object is another than the one that was listed, or than the first one that was read,
+        as far as the store tells; not with `any_version`, where a checksum decides.
         """
-        fs, root = self._open()
+        self._open()
         found: list[bytes | None] = [None] * len(wanted)
-        left = list(range(len(wanted)))
-        while left:
-            now = list(left)
 
-            def ask(now: list[int] = now) -> None:
-                failure: Exception | None = None
-                paths = [f"{root}/{wanted[k][0]}" for k in now]
-                options = {"batch_size": at_once} if fs.async_impl else {}
-                answers = fs.cat_ranges(
-                    paths, [wanted[k][1] for k in now], [wanted[k][2] for k in now], on_error="return", **options
-                )
-                for k, answer in zip(now, answers, strict=True):
-                    name, start, stop = wanted[k]
-                    if isinstance(answer, Exception):
-                        failure = failure or answer
-                    elif len(answer) != stop - start:
-                        message = f"{len(answer):,} bytes instead of {stop - start:,} from byte {start:,} on"
-                        # More than was asked for is a server that knows no ranges; no patience helps.
-                        kind = errno.EIO if len(answer) < stop - start else errno.ENOSYS
-                        failure = failure or OSError(kind, message, self.url_of(name))
-                    else:
-                        found[k] = bytes(answer)
-                        left.remove(k)
-                        if got is not None:
-                            got(k, found[k])  # type: ignore[arg-type]
-                if failure is not None and (len(left) == len(now) or not may_pass(failure)):
-                    raise failure
+        def ask() -> None:
+            left = [k for k, one in enumerate(found) if one is None]
+            by_client = self._ask_signed(wanted, left, found, at_once=at_once, any_version=any_version)
+            if by_client:
+                self._ask_client(wanted, by_client, found, at_once=at_once, any_version=any_version)
 
-            self._patiently(self.url_of(wanted[left[0]][0]), ask, stopped)
+        while None in found:
+            self._patiently(self.url_of(wanted[found.index(None)][0]), ask, stopped)
         return found  # type: ignore[return-value]
+
+    def _ask_signed(
+        self, wanted: Sequence[Range], left: list[int], found: list[bytes | None], *, at_once: int, any_version: bool
+    ) -> list[int]:
+        """Fill in what signed URLs give of those that are left; gives what they do not."""
+        fs, root = self._open()
+        if self._signed is None:
+            self._signed = SignedReads(fs)
+        answers = self._signed.ranges([(f"{root}/{wanted[k][0]}", *wanted[k][1:]) for k in left], at_once=at_once)
+        for k, answer in zip(left, answers, strict=True):
+            if answer is not None:
+                if answer[1] is not None and not any_version:
+                    self._compare(wanted[k][0], answer[1])
+                found[k] = answer[0]
+        return [k for k in left if found[k] is None]
+
+    def _ask_client(
+        self, wanted: Sequence[Range], left: list[int], found: list[bytes | None], *, at_once: int, any_version: bool
+    ) -> None:
+        """Fill in what the store's client gives; raises the first failure if nothing came, or if it cannot pass."""
+        fs, root = self._open()
+        failure: Exception | None = None
+        options = {"batch_size": at_once} if fs.async_impl else {}
+        paths = [f"{root}/{wanted[k][0]}" for k in left]
+        answers = fs.cat_ranges(
+            paths, [wanted[k][1] for k in left], [wanted[k][2] for k in left], on_error="return", **options
+        )
+        came: set[str] = set()
+        for k, answer in zip(left, answers, strict=True):
+            name, start, stop = wanted[k]
+            if isinstance(answer, Exception):
+                failure = failure or answer
+            elif len(answer) != stop - start:
+                message = f"{len(answer):,} bytes instead of {stop - start:,} from byte {start:,} on"
+                # More than was asked for is a server that knows no ranges; no patience helps.
+                kind = errno.EIO if len(answer) < stop - start else errno.ENOSYS
+                failure = failure or OSError(kind, message, self.url_of(name))
+            else:
+                found[k] = bytes(answer)
+                came.add(name)
+        if failure is not None and (not came or not may_pass(failure)):
+            raise failure
+        if not any_version:
+            for name in came & self._versions.keys():
+                self._look_again(name)
+
+    def _look_again(self, name: str) -> None:
+        """Compare versions after reading through the client, which does not tell of which its bytes are."""
+        now = time.monotonic()
+        if now - self._looked.get(name, -_LOOK_AGAIN) < _LOOK_AGAIN:
+            return
+        self._looked[name] = now
+        fs, root = self._open()
+        fs.invalidate_cache(f"{root}/{name}")
+        if tag := fs.info(f"{root}/{name}").get("ETag"):
+            self._compare(name, tag)
+
+    def _compare(self, name: str, version: str) -> None:
+        known = self._versions.setdefault(name, _plain(version))
+        if known != _plain(version):
+            raise IntegrityError(
+                f"{self.url_of(name)}: changed on the store since the loader opened (its version was {known}, and is "
+                f"{_plain(version)}); open it anew, or put back what was there"
+            )
 
     def _patiently(self, what: str, action: Callable[[], T], stopped: threading.Event | None) -> T:
         """What `action` gives, tried again with back-off; an action that got further begins its own patience."""
@@ -182,6 +240,10 @@ class Objects:
                 pause = min(FIRST_WAIT * 2 ** min(tries - 1, 20), LONGEST_WAIT) * (0.75 + random.random() / 2)
                 _LOG.warning("%s: %s; %d tries in %.0f s, the next in %.1f s", shown(what), said, tries, waited, pause)
                 stopped.wait(pause)
+
+
+def _plain(tag: str) -> str:
+    return tag.removeprefix("W/").strip('"')
 
 
 def describe(info: dict[str, Any]) -> str:
