@@ -23,9 +23,10 @@ def s3(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]
 
     for name, value in environment(s3_server.url).items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")  # of botocore; s3fs tries by itself too
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")  # of botocore in child processes; s3fs tries by itself too
     monkeypatch.setattr("s3fs.S3FileSystem.retries", 2)
-    monkeypatch.setitem(fsspec.config.conf, "s3", {"endpoint_url": s3_server.url})
+    once = {"endpoint_url": s3_server.url, "config_kwargs": {"retries": {"total_max_attempts": 1}}}
+    monkeypatch.setitem(fsspec.config.conf, "s3", once)  # a client of its own: others are not to try once only
     s3_server.mend()
     bucket = Bucket(f"cache-bucket-{next(_NUMBERS)}", s3_server)
     s3_server.client.create_bucket(Bucket=bucket.name)

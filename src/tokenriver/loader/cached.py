@@ -8,7 +8,6 @@ many whole shards as fit. A read asks, shard by shard: is it here, is it waited 
 from __future__ import annotations
 
 import os
-from bisect import bisect_right
 from collections import deque
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,17 +16,20 @@ import numpy as np
 from tokenriver.cache.fetch import CachedShard
 from tokenriver.cache.keeper import Keeper
 from tokenriver.errors import IntegrityError
+from tokenriver.loader.cached_file import LostError, open_cached
 from tokenriver.loader.next_shards import NextShards
 from tokenriver.loader.prepared import Prepared
 from tokenriver.loader.ranges import RangeReads
+from tokenriver.loader.shard_parts import parts_of_range, shards_touched
 from tokenriver.loader.stream import MAX_OPEN, TokenReader
-from tokenriver.shards.header import HEADER_BYTES, parse_header
+from tokenriver.shards.header import HEADER_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
+    from tokenriver.loader.ranges import Range
     from tokenriver.loader.source import ShardFile
     from tokenriver.loader.stream import Located, Reads, Rows
 
@@ -158,11 +160,11 @@ class CachedReader(TokenReader):
         if self.keeper.here.all():
             try:
                 local()
-            except (_LostError, IntegrityError):
+            except (LostError, IntegrityError):
                 pass  # found again, and told, below
             else:
                 return
-        touched = self._touched(starts, sizes)
+        touched = shards_touched(self.bounds, starts, sizes)
         for _ in range(_TRIES):
             for index in touched:
                 self._bring(index)
@@ -171,7 +173,7 @@ class CachedReader(TokenReader):
                     local()
                 else:
                     self._read_mixed(starts.tolist(), outs)
-            except _LostError as lost:
+            except LostError as lost:
                 self._let_go(lost.index)
             except IntegrityError:
                 if not self._drop_damaged(touched):
@@ -182,18 +184,6 @@ class CachedReader(TokenReader):
             f"{self.shards[touched[0]].path}: vanished from the cache, or was changed there, {_TRIES} times while it "
             "was read; give this job a cache_dir of its own"
         )
-
-    def _touched(self, starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> list[int]:
-        """The shards that ranges lie in, ascending."""
-        filled = sizes > 0
-        if not filled.any():
-            return []
-        first = np.searchsorted(self.bounds, starts[filled], "right") - 1
-        last = np.searchsorted(self.bounds, starts[filled] + sizes[filled] - 1, "right") - 1
-        if len(first) == 1 or (first == last).all():
-            found = np.unique(np.concatenate([first, last]))
-            return list(range(int(found[0]), int(found[-1]) + 1)) if len(first) == 1 else found.tolist()
-        return sorted({i for a, b in zip(first.tolist(), last.tolist(), strict=True) for i in range(a, b + 1)})
 
     def _bring(self, index: int) -> None:
         """Wait for a shard that is to be here; raise what its fetch found wrong with it."""
@@ -211,36 +201,23 @@ class CachedReader(TokenReader):
     def _read_mixed(self, starts: list[int], outs: Any) -> None:
         """Range by range: from files that are here, the others from the store, all of these at the same time."""
         here = self.keeper.here
-        wanted: list[tuple[int, int, int]] = []
+        wanted: list[Range] = []
         targets: list[NDArray[Any]] = []
         for start, out in zip(starts, outs, strict=True):
-            if start < 0 or start + len(out) > self.n_tokens:
-                raise IndexError(f"tokens [{start}, {start + len(out)}) of a stream of {self.n_tokens}")
-            for index, inside, target in self._split(start, out):
+            for index, inside, first, stop in parts_of_range(self._ends, start, len(out)):
+                target = out[first:stop]
                 if here[index]:
                     with self._lock:
                         self._read_shard(index, inside, target)
                 else:
-                    width = self.shards[index].header.dtype.itemsize
-                    wanted.append((index, HEADER_BYTES + inside * width, len(target) * width))
+                    wanted.append(self._bytes_of(index, inside, stop - first))
                     targets.append(target)
         for (index, _, _), target, raw in zip(wanted, targets, self._ranges.take(wanted), strict=True):
             target[:] = np.frombuffer(raw, self.shards[index].header.dtype)
 
-    def _split(self, start: int, out: NDArray[Any]) -> Iterator[tuple[int, int, NDArray[Any]]]:
-        """(shard, first token in it, part of `out`) of one range."""
-        index, done = bisect_right(self._ends, start) - 1, 0
-        while done < len(out):
-            first, end = self._ends[index], self._ends[index + 1]
-            count = min(len(out) - done, end - start - done)
-            if count > 0:
-                yield index, start + done - first, out[done : done + count]
-                done += count
-            index += 1
-
     def _announce(self, starts: NDArray[np.int64], sizes: NDArray[np.int64], *, packed: bool) -> list[Any]:
         """Have fetched what a batch needs; gives the ranges that were asked for."""
-        touched = self._touched(starts, sizes)
+        touched = shards_touched(self.bounds, starts, sizes)
         if self._sequential:
             self._want(self._next.working_set(touched, packed=packed))
         elif self._announced is None:
@@ -251,13 +228,14 @@ class CachedReader(TokenReader):
         left = [i for i in touched if not self.keeper.here[i] and not self.keeper.must(i) and not self.keeper.found(i)]
         if not left:
             return []
-        missing, wanted = set(left), []
-        for start, size in zip(starts.tolist(), sizes.tolist(), strict=True):
-            for index, inside, part in self._split(start, _OfLength(size)):  # type: ignore[arg-type]
-                if index in missing:
-                    width = self.shards[index].header.dtype.itemsize
-                    wanted.append((index, HEADER_BYTES + inside * width, len(part) * width))
-        return self._ranges.ask(wanted)
+        missing, ranges = set(left), zip(starts.tolist(), sizes.tolist(), strict=True)
+        parts = (part for start, size in ranges for part in parts_of_range(self._ends, start, size))
+        return self._ranges.ask([self._bytes_of(i, at, stop - first) for i, at, first, stop in parts if i in missing])
+
+    def _bytes_of(self, index: int, start: int, n_tokens: int) -> Range:
+        """The range of a shard's bytes that tokens of it are."""
+        width = self.shards[index].header.dtype.itemsize
+        return index, HEADER_BYTES + start * width, n_tokens * width
 
     def _want(self, wanted: list[int], *, must: bool = True) -> None:
         """Tell the keeper, when it is something new."""
@@ -284,25 +262,8 @@ class CachedReader(TokenReader):
         shard, cached = self.shards[index], self._cached[index]
         if cached is None:
             return super()._reopen(index)
-        try:
-            descriptor = os.open(cached.path, os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0))
-        except FileNotFoundError:
-            raise _LostError(index) from None
-        try:
-            if not cached.is_unharmed(descriptor):
-                raise _LostError(index)
-            if index not in self._checked:
-                raw = os.read(descriptor, HEADER_BYTES)
-                header = parse_header(raw, os.fstat(descriptor).st_size, shard.path)
-                if header != shard.header:
-                    raise IntegrityError(
-                        f"{shard.path}: its header says {header}, but by the manifest and the other shards it is "
-                        f"{shard.header}"
-                    )
-                self._checked.add(index)
-        except BaseException:
-            os.close(descriptor)
-            raise
+        descriptor = open_cached(index, shard, cached, check_header=index not in self._checked)
+        self._checked.add(index)
         return descriptor
 
     def _look_again(self, shard: ShardFile, opened: Any, now: float) -> None:
@@ -313,7 +274,7 @@ class CachedReader(TokenReader):
         index = next(i for i, one in self._open.items() if one is opened)
         cached = self._cached[index]
         if cached is not None and not cached.is_unharmed(opened.descriptor):
-            raise _LostError(index)
+            raise LostError(index)
         opened.checked = now
 
     def _drop_damaged(self, touched: list[int]) -> bool:
@@ -335,24 +296,3 @@ class CachedReader(TokenReader):
             if opened is not None:
                 os.close(opened.descriptor)
         self.keeper.lost(index)
-
-
-class _LostError(Exception):
-    """A shard that was in the cache is there no more."""
-
-    def __init__(self, index: int) -> None:
-        super().__init__(index)
-        self.index = index
-
-
-class _OfLength:
-    """Stands for an array of which only the length matters."""
-
-    def __init__(self, length: int) -> None:
-        self._length = length
-
-    def __len__(self) -> int:
-        return self._length
-
-    def __getitem__(self, part: slice) -> _OfLength:
-        return _OfLength(part.stop - part.start)

@@ -17,6 +17,7 @@ import numpy as np
 
 from tokenriver.errors import IntegrityError
 from tokenriver.loader.open_shards import MAX_OPEN, OpenShards
+from tokenriver.loader.shard_parts import parts_of_range
 from tokenriver.shards.header import HEADER_BYTES
 
 if TYPE_CHECKING:
@@ -132,15 +133,10 @@ class TokenReader(OpenShards):
 
     def spans(self, start: int, stop: int) -> list[Span]:
         """Which tokens of which shards make up tokens [start, stop) of the stream."""
-        found = []
-        index = bisect_right(self._ends, start) - 1
-        while start < stop:
-            first, end = self._ends[index], self._ends[index + 1]
-            if end > start:
-                found.append(Span(self.shards[index], start - first, min(stop, end) - first))
-                start = min(stop, end)
-            index += 1
-        return found
+        return [
+            Span(self.shards[index], inside, inside + last - first)
+            for index, inside, first, last in parts_of_range(self._ends, start, max(0, stop - start))
+        ]
 
     def read(self, start: int, out: NDArray[Any]) -> None:
         """Fill `out` (1-D, contiguous, of the reader's dtype) with the tokens from `start` on, across shards."""
@@ -255,14 +251,8 @@ class TokenReader(OpenShards):
         if stop <= self._ends[index + 1]:
             self._read_shard(index, start - self._ends[index], out)
             return
-        filled = 0
-        while filled < len(out):
-            first, end = self._ends[index], self._ends[index + 1]
-            count = min(stop, end) - (start + filled)
-            if count > 0:
-                self._read_shard(index, start + filled - first, out[filled : filled + count])
-                filled += count
-            index += 1
+        for index, inside, first, last in parts_of_range(self._ends, start, len(out)):
+            self._read_shard(index, inside, out[first:last])
 
     def _read_shard(self, index: int, start: int, out: NDArray[Any]) -> None:
         """A range inside one shard, widened where the shard's ids are narrower than the stream's."""
