@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from tokenriver.errors import UsageError
 from tokenriver.storage.objects import RemoteFile, below, find_object, remove_objects
-from tokenriver.storage.paths import last_name, scheme_of, shown
+from tokenriver.storage.paths import filesystem_of, last_name, scheme_of, shown
 from tokenriver.storage.reading import read_whole
 from tokenriver.storage.uploading import upload_whole
 
@@ -38,11 +38,23 @@ class RemoteDirectory:
 
     @classmethod
     def for_writing(cls, url: str) -> RemoteDirectory:
-        """The directory; UsageError for a kind of URL that nothing can be written to."""
+        """The directory; UsageError for a kind of URL that nothing can be written to, or without the repository in it.
+
+        On the Hub every file becomes a commit.
+        """
         if scheme_of(url) in _READ_ONLY:
             raise UsageError(
                 f"{shown(url)}: nothing can be written to {scheme_of(url)}://; name an object store or a folder"
             )
+        if scheme_of(url) == "hf":
+            fs, path = filesystem_of(url)
+            try:
+                fs.resolve_path(path)
+            except FileNotFoundError:
+                raise UsageError(
+                    f"{shown(url)}: no such repository, or the token may not see it; create it, or write to a folder "
+                    "and upload that with `tokenriver publish`, which is one commit"
+                ) from None
         return cls(url.rstrip("/"))
 
     def __str__(self) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import OrderedDict
+from concurrent.futures import Future
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -45,18 +46,35 @@ class SignedUrls:
     def __init__(self, sign: Callable[[str], SignedUrl]) -> None:
         self._sign, self._lock = sign, threading.Lock()
         self._kept: OrderedDict[str, SignedUrl] = OrderedDict()
+        self._under_way: dict[str, Future[SignedUrl]] = {}
 
     def of(self, path: str) -> SignedUrl:
         """A URL that holds for a while. Raises what the client raises that cannot sign."""
         with self._lock:
             found = self._kept.get(path)
-        if found is None or found.until < time.monotonic():
-            found = self._sign(path)
+            if found is not None and found.until > time.monotonic():
+                return found
+            theirs = self._under_way.get(path)
+            if theirs is None:
+                mine = self._under_way[path] = Future()
+        return self._make(path, mine) if theirs is None else theirs.result()
+
+    def _make(self, path: str, to_tell: Future[SignedUrl]) -> SignedUrl:
+        """Sign, and tell the other threads that want the same URL."""
+        try:
+            made = self._sign(path)
+        except BaseException as error:
             with self._lock:
-                self._kept[path] = found
-                while len(self._kept) > _KEPT:
-                    self._kept.popitem(last=False)
-        return found
+                del self._under_way[path]
+            to_tell.set_exception(error)
+            raise
+        with self._lock:
+            del self._under_way[path]
+            self._kept[path] = made
+            while len(self._kept) > _KEPT:
+                self._kept.popitem(last=False)
+        to_tell.set_result(made)
+        return made
 
     def drop(self, path: str) -> None:
         """The URL was refused: sign anew when it is asked for again."""
