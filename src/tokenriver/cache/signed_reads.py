@@ -46,45 +46,41 @@ class SignedReads:
         urls = self._urls
         if urls is None or not wanted or time.monotonic() < self._not_before:
             return found
-        left, came, failure = list(range(len(wanted))), 0, None
-        for last in (False, True):
+        left, problems = list(range(len(wanted))), dict[int, Exception]()
+        for _ in range(2):  # once more with new signatures where the old ones are refused
             try:
                 signed = {path: urls.of(path) for path in {wanted[k][0] for k in left}}
             except Exception as error:  # whatever a client says that cannot sign
-                failure = error
+                problems.update(dict.fromkeys(left, error))
                 break
             asked = [(signed[wanted[k][0]].url, *wanted[k][1:]) for k in left]
             refused = []
             for k, answer in zip(left, get_ranges(asked, at_once=at_once), strict=True):
-                if isinstance(answer, Exception):
-                    failure = answer
-                    if _outdated(answer):
-                        refused.append(k)
-                        urls.drop(wanted[k][0])
-                else:
-                    found[k] = answer[0], signed[wanted[k][0]].version or answer[1]
-                    came += 1
+                path = wanted[k][0]
+                if not isinstance(answer, Exception):
+                    found[k] = answer[0], signed[path].version or answer[1]
+                    problems.pop(k, None)
+                    continue
+                problems[k] = answer
+                if _outdated(answer):
+                    refused.append(k)
+                    urls.drop(path, signed[path])
             left = refused
-            if not left or last:
+            if not left:
                 break
-        if failure is not None:
-            self._note(failure, wanted[0][0], hopeless=not came and not _passing(failure))
+        if problems:
+            first = next(iter(problems.values()))
+            self._note(first, wanted[0][0], hopeless=len(problems) == len(wanted) and not _passing(first))
         return found
 
     def _note(self, failure: Exception, path: str, *, hopeless: bool) -> None:
         """What failed is said at length by the client, if it fails there too."""
-        what = (
-            shown(f"{type(failure).__name__}: {failure}")
-            if isinstance(failure, RefusedError)
-            else type(failure).__name__
-        )
+        what = str(failure) if isinstance(failure, RefusedError) else type(failure).__name__  # others may say the URL
         if hopeless:
             self._not_before = time.monotonic() + _AGAIN
-            _LOG.info(
-                "%s: not to be read by signed URLs (%s); its client is asked, at more CPU a range", shown(path), what
-            )
+            _LOG.info("%s: not to be read by signed URLs (%s); its client is asked for a while", shown(path), what)
         else:
-            _LOG.debug("%s: %s; its client is asked", shown(path), what)
+            _LOG.debug("%s: by a signed URL %s; its client is asked", shown(path), what)
 
 
 def _outdated(answer: Answer) -> bool:

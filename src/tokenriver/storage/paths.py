@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from tokenriver.errors import MissingDependencyError, UsageError
+from tokenriver.errors import MissingDependencyError, StorageError, UsageError
 
 __all__ = [
     "filesystem_of",
@@ -111,6 +111,8 @@ def filesystem_of(url: str) -> tuple[Any, str]:
         ) from error
     except ValueError as error:
         raise UsageError(f"{shown(url)}: {scheme}:// is no storage that fsspec knows ({shown(error)})") from error
+    except OSError as error:  # some clients connect at once
+        raise StorageError(f"{scheme}:// cannot be opened ({shown(error)})", shown(url)) from error
     if fs.async_impl:
         _shared[key] = fs
     return fs, str(path)

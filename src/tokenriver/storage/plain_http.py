@@ -1,7 +1,7 @@
 """Ranges over HTTP from URLs that need no client of a store: many under way in one session, each whole or an error.
 
-aiohttp, which fsspec's clients bring with them, on the loop that they use: 0.2 core-ms a small range and 0.7 a MB,
-where s3fs takes 2.3 to 4 and 2.
+aiohttp, which fsspec's clients bring with them, on the loop that they use: 0.2 to 0.4 core-ms a small range, where s3fs
+takes 2.3 to 4, and two thirds of what s3fs takes for a large one.
 """
 
 from __future__ import annotations
@@ -24,6 +24,9 @@ _CONNECTIONS = 256
 
 _CONNECT_SECONDS, _READ_SECONDS = 10.0, 30.0
 """Without a connection, or without a byte, for so long a range has failed."""
+
+_BUFFER = 1 << 20
+"""Bytes of a body after which reading pauses until they are taken; with 64 KiB a MB costs up to twice the CPU."""
 
 Wanted = tuple[str, int, int]
 """(URL, first byte, byte after the last)."""
@@ -111,6 +114,7 @@ def _session() -> Any:
             cookie_jar=aiohttp.DummyCookieJar(),
             timeout=aiohttp.ClientTimeout(total=None, sock_connect=_CONNECT_SECONDS, sock_read=_READ_SECONDS),
             auto_decompress=False,
+            read_bufsize=_BUFFER,
             skip_auto_headers=("Accept", "Accept-Encoding"),
         )
         known = _sessions[os.getpid()] = loop, session

@@ -76,10 +76,11 @@ class SignedUrls:
         to_tell.set_result(made)
         return made
 
-    def drop(self, path: str) -> None:
-        """The URL was refused: sign anew when it is asked for again."""
+    def drop(self, path: str, refused: SignedUrl) -> None:
+        """A URL was refused: sign anew when it is asked for again, unless that was done meanwhile."""
         with self._lock:
-            self._kept.pop(path, None)
+            if self._kept.get(path) is refused:
+                del self._kept[path]
 
 
 def signer_of(fs: Any) -> Callable[[str], SignedUrl] | None:
