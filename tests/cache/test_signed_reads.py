@@ -124,6 +124,27 @@ def test_an_object_that_was_written_anew_since_it_was_listed_is_refused(
     assert again.ranges(WANTED[:1], any_version=True) == [BODY[::-1][:50]]
 
 
+def test_a_store_whose_listings_tell_other_versions_than_its_answers_is_held_to_the_answers(
+    s3: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import s3fs
+
+    def strange(fs: Any, *words: Any, **options: Any) -> Any:
+        return [{**one, "ETag": f"of-the-listing-{one['ETag']}"} for one in plain(fs, *words, **options)]
+
+    plain = s3fs.S3FileSystem.ls
+    s3.put("a.bin", BODY)
+    s3.put("b.bin", BODY)
+    monkeypatch.setattr(s3fs.S3FileSystem, "ls", strange)
+    below = Objects(s3.url)
+    below.listing()
+    assert below.ranges(WANTED) == RIGHT
+    assert below.ranges([("b.bin", 0, 50)]) == RIGHT[:1]
+    s3.put("b.bin", BODY[::-1])
+    with pytest.raises(IntegrityError, match=r"b\.bin: changed on the store"):
+        below.ranges([("b.bin", 0, 50)])
+
+
 def test_a_shard_that_changes_under_a_shuffled_reader_is_named(tmp_path: Path, s3: Bucket) -> None:
     local = write_data_set(tmp_path / "data", SIZES)
     url = s3.put_folder(local, "sets/positions")

@@ -58,14 +58,14 @@ class Objects:
     and StoppedError once `stopped` is set.
     """
 
-    def __init__(self, url: str, versions: dict[str, str] | None = None) -> None:
+    def __init__(self, url: str, *, versions: dict[str, str] | None = None, listed: bool = False) -> None:
         self.url = url.rstrip("/")
         self._fs: Any = None
-        self._versions = versions or {}
+        self._versions, self._listed = versions or {}, listed
         self._renew()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"url": self.url, "versions": self._versions}
+        return {"url": self.url, "versions": self._versions, "listed": self._listed}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(**state)  # type: ignore[misc]
@@ -74,6 +74,7 @@ class Objects:
         self._pid, self._fs, self._root = os.getpid(), None, ""
         self._signed: SignedReads | None = None
         self._looked: dict[str, float] = {}
+        self._lock = threading.Lock()
 
     def _open(self) -> tuple[Any, str]:
         """fsspec's file system and the path of the URL in it, made anew in a forked child."""
@@ -88,23 +89,22 @@ class Objects:
 
     def listing(self, *, stopped: threading.Event | None = None) -> dict[str, dict[str, Any]]:
         """Objects directly below the URL by name, each with `size` and what else the store says. May be empty."""
-        fs, root = self._open()
-
-        def list_all() -> dict[str, dict[str, Any]]:
-            fs.invalidate_cache(root)
-            try:
-                found = fs.ls(root, detail=True)
-            except FileNotFoundError:
-                return {}
-            return {str(one["name"]).rstrip("/").rpartition("/")[2]: one for one in found if one["type"] == "file"}
-
-        names = self._patiently(self.url, list_all, stopped)
-        if scheme_of(self.url) in ("s3", "s3a"):  # elsewhere a listing's tag need not be that of an answer
-            self._versions = {name: _plain(one["ETag"]) for name, one in names.items() if one.get("ETag")}
+        names = self._patiently(self.url, self._list_now, stopped)
+        if scheme_of(self.url) in ("s3", "s3a"):  # elsewhere a listing's tag is another than an answer's
+            self._versions, self._listed = _tags(names), True
         unknown = [name for name, one in names.items() if one.get("size") is None]  # a web server's list of links
         for name, size in self.sizes(unknown, stopped=stopped).items() if unknown else ():
             names[name] = {**names[name], "size": size}
         return names
+
+    def _list_now(self) -> dict[str, dict[str, Any]]:
+        fs, root = self._open()
+        fs.invalidate_cache(root)
+        try:
+            found = fs.ls(root, detail=True)
+        except FileNotFoundError:
+            return {}
+        return {str(one["name"]).rstrip("/").rpartition("/")[2]: one for one in found if one["type"] == "file"}
 
     def sizes(self, names: Sequence[str], *, stopped: threading.Event | None = None) -> dict[str, int]:
         """Bytes of each object, for stores that list nothing: one request each."""
@@ -213,12 +213,20 @@ class Objects:
             self._compare(name, tag)
 
     def _compare(self, name: str, version: str) -> None:
-        known = self._versions.setdefault(name, _plain(version))
-        if known != _plain(version):
-            raise IntegrityError(
-                f"{self.url_of(name)}: changed on the store since the loader opened (its version was {known}, and is "
-                f"{_plain(version)}); open it anew, or put back what was there"
-            )
+        """Hold an object to the version that was listed, else to the one that was read first."""
+        now = _plain(version)
+        with self._lock:
+            known = self._versions.setdefault(name, now)
+            if known == now:
+                return
+            if self._listed and _tags(self._list_now()).get(name) == known:
+                # It has not changed: this store's listings tell other tags than its answers.
+                self._versions, self._listed = {name: now}, False
+                return
+        raise IntegrityError(
+            f"{self.url_of(name)}: changed on the store since the loader opened (its version was {known}, and is "
+            f"{now}); open it anew, or put back what was there"
+        )
 
     def _patiently(self, what: str, action: Callable[[], T], stopped: threading.Event | None) -> T:
         """What `action` gives, tried again with back-off; an action that got further begins its own patience."""
@@ -240,6 +248,10 @@ class Objects:
                 pause = min(FIRST_WAIT * 2 ** min(tries - 1, 20), LONGEST_WAIT) * (0.75 + random.random() / 2)
                 _LOG.warning("%s: %s; %d tries in %.0f s, the next in %.1f s", shown(what), said, tries, waited, pause)
                 stopped.wait(pause)
+
+
+def _tags(listing: dict[str, dict[str, Any]]) -> dict[str, str]:
+    return {name: _plain(one["ETag"]) for name, one in listing.items() if one.get("ETag")}
 
 
 def _plain(tag: str) -> str:
