@@ -207,7 +207,7 @@ def bare_client(seconds: float) -> dict[str, Any]:
     def read(k: int) -> None:
         at = 0
         while time.perf_counter() - start < seconds:
-            starts = [at % (size - (20 << 20)) + (i << 22) for i in range(4)]
+            starts = [at % max(1, size - (20 << 20)) + (i << 22) for i in range(4)]
             done[k] += sum(map(len, fs.cat_ranges([path] * 4, starts, [a + (4 << 20) for a in starts])))
             at += 16 << 20
 
