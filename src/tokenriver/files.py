@@ -18,9 +18,11 @@ __all__ = [
     "PART_SUFFIX",
     "atomic_write",
     "file_exists",
+    "file_size",
     "fsync_directory",
     "human_bytes",
     "human_count",
+    "is_file",
     "make_directory",
     "naming",
     "open_binary",
@@ -91,6 +93,19 @@ def file_exists(path: Path) -> bool:
 
         return find_object(str(path)) is not None
     return path.exists()
+
+
+def is_file(path: Path) -> bool:
+    """Whether there is a file at a path, and no folder; behind a URL, an object of that name. Raises as file_exists."""
+    return file_exists(path) if is_remote(path) else path.is_file()
+
+
+def file_size(path: Path) -> int:
+    """Bytes of a file or an object. Raises OSError where there is none or its store does not say."""
+    if not is_remote(path):
+        return path.stat().st_size
+    with open_binary(path) as file:
+        return file.seek(0, os.SEEK_END)
 
 
 def remove_file(path: Path) -> None:

@@ -22,7 +22,7 @@ from tokenriver.storage.uploading import upload_whole
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["STAGING_VARIABLE", "RemoteDirectory", "staging_directory"]
+__all__ = ["STAGING_VARIABLE", "RemoteDirectory", "staging_directory", "staging_root"]
 
 STAGING_VARIABLE = "TOKENRIVER_STAGING"
 """Environment variable that names the root of all staging directories."""
@@ -74,15 +74,20 @@ class RemoteDirectory:
         remove_objects([self.url_of(name) for name in names])
 
 
-def staging_directory(url: str, root: str | os.PathLike[str] | None = None) -> Path:
-    """Where the output behind a URL is made ready: below `root`, else TOKENRIVER_STAGING, else the user's cache.
-
-    The same URL gives the same directory. Nothing is created.
-    """
+def staging_root(root: str | os.PathLike[str] | None = None) -> Path:
+    """Where all staging directories lie: `root`, else TOKENRIVER_STAGING, else the user's cache."""
     chosen = root or os.environ.get(STAGING_VARIABLE)
     if chosen is None:
         cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         chosen = Path(cache) / "tokenriver" / "staging"
+    return Path(chosen)
+
+
+def staging_directory(url: str, root: str | os.PathLike[str] | None = None) -> Path:
+    """Where the output behind a URL is made ready, below `staging_root`.
+
+    The same URL gives the same directory. Nothing is created.
+    """
     plain = url.rstrip("/")
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", last_name(plain))[:40].strip(".-")
-    return Path(chosen) / f"{hashlib.sha256(plain.encode()).hexdigest()[:16]}-{name or 'out'}"
+    return staging_root(root) / f"{hashlib.sha256(plain.encode()).hexdigest()[:16]}-{name or 'out'}"

@@ -76,7 +76,8 @@ def to_path(value: str | os.PathLike[str]) -> Path:
     filesystem_of(text)
     from upath import UPath
 
-    return UPath(text)  # type: ignore[return-value]
+    scheme, _, rest = text.partition("://")
+    return UPath(f"{scheme.lower()}://{rest}")  # type: ignore[return-value]
 
 
 _shared: dict[tuple[int, str, str], Any] = {}
