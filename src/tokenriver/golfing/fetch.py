@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from tokenriver.errors import HubError, IntegrityError, UsageError
+from tokenriver.files import is_file, remove_file
 from tokenriver.hub.client import head
 from tokenriver.hub.crew import DEFAULT_CONNECTIONS, fetch_files
 from tokenriver.hub.landing import open_landing
@@ -244,7 +245,10 @@ class _Fetch:
     def content(self, job: FetchJob) -> bytes:
         """What is in a file that says what others must be. It gets its place here, but none behind a URL yet."""
         if self._landing is not None:
-            return fetch_bytes(self._repository, job.name)
+            raw = fetch_bytes(self._repository, job.name)
+            if is_file(job.path) and read_limited(job.path) != raw:
+                remove_file(job.path)  # it speaks of other files than those that come now
+            return raw
         self([job])
         return read_limited(job.path)
 

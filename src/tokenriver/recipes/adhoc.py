@@ -8,6 +8,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from tokenriver.errors import CorpusError, HubError, UsageError
+from tokenriver.files import is_file
 from tokenriver.recipes.found import open_pinned, under
 from tokenriver.recipes.recipe import LoadedRecipe, hub_recipe
 
@@ -34,7 +35,7 @@ def load_hub_recipe(repo_id: str, options: RecipeOptions, folder: Path) -> Loade
     """
     revision = options.revision or "main"
     if options.input is not None:
-        names = under(options.input) if options.input.is_dir() else [options.input.name]
+        names = [options.input.name] if is_file(options.input) else list(under(options.input))
     else:
         try:
             names = list(

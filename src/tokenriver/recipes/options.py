@@ -7,6 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
 from tokenriver.errors import UsageError
+from tokenriver.shards.header import MAX_SHARD_TOKENS
+from tokenriver.storage.directory import RemoteDirectory, staging_directory
+from tokenriver.storage.paths import is_remote, to_path
 
 if TYPE_CHECKING:
     from tokenriver.tokenizers.base import Backend
@@ -28,7 +31,8 @@ class RecipeOptions:
     """What a run may choose. None means: as the recipe, or the layout, says.
 
     `tokenizers` are what `load_tokenizer` takes; several are built in one pass. `model_desc` is llm.c's word for the
-    variant of the files, and for the tokenizer where none is given. `input` is a local copy of the source.
+    variant of the files, and for the tokenizer where none is given. `input` is a copy of the source. Both it and `out`
+    may be URLs, also as texts.
     """
 
     tokenizers: tuple[str, ...] = ()
@@ -51,6 +55,11 @@ class RecipeOptions:
     restart: bool = False
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "out", to_path(self.out))
+        if is_remote(self.out):
+            RemoteDirectory.for_writing(str(self.out))
+        if self.input is not None:
+            object.__setattr__(self, "input", to_path(self.input))
         if self.layout not in ("llmc", "tokens"):
             raise UsageError(f"--layout is {self.layout!r}; recipes are built as llmc or tokens")
         if self.model_desc not in (None, *get_args(ModelDesc)):
@@ -59,9 +68,18 @@ class RecipeOptions:
             raise UsageError("a --tokenizer is given twice")
 
     @property
+    def room(self) -> Path:
+        """Where work goes on on this machine: `out`, or the staging directory of its URL."""
+        return staging_directory(str(self.out)) if is_remote(self.out) else self.out
+
+    @property
     def tokenizer_words(self) -> tuple[str, ...]:
         """The tokenizers asked for, else the one that the variant has."""
         return self.tokenizers or (_TOKENIZERS[self.model_desc],)
+
+    def most_shard_tokens(self, *, numbered: bool) -> int:
+        """Tokens in a shard; llm.c's files without numbers are one shard each."""
+        return self.shard_tokens or (100_000_000 if numbered or self.layout == "tokens" else MAX_SHARD_TOKENS)
 
     @property
     def file_format(self) -> Literal["auto", "llama-3"]:
