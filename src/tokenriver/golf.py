@@ -13,7 +13,7 @@ from tokenriver.bpb.golf import build_sentencepiece_luts, eval_bpb, eval_val
 from tokenriver.errors import UsageError
 from tokenriver.loader.source import read_shard_file, shards_like
 from tokenriver.loader.stream import SHARDS_AHEAD, TokenReader, open_reader
-from tokenriver.storage import is_url
+from tokenriver.storage import is_url, to_path
 
 if TYPE_CHECKING:
     import os
@@ -63,7 +63,7 @@ def load_data_shard(file: str | os.PathLike[str], *, device: Any = AUTO) -> Any:
 
     Raises FormatError (a ValueError) for a file that is no shard.
     """
-    shards = shards_like(str(file)) if is_url(file) else [read_shard_file(str(file))]
+    shards = shards_like(str(file)) if is_url(file) else [read_shard_file(str(to_path(file)))]
     reader = open_reader(shards)
     return _place(_all_ids(reader), device)
 

@@ -147,9 +147,12 @@ class Objects:
                     if isinstance(answer, Exception):
                         failure = failure or answer
                     elif len(answer) != stop - start:
-                        message = f"{len(answer):,} bytes instead of {stop - start:,} from byte {start:,} on"
-                        # More than was asked for is a server that knows no ranges; no patience helps.
-                        kind = errno.EIO if len(answer) < stop - start else errno.ENOSYS
+                        message, kind = (
+                            f"{len(answer):,} bytes instead of {stop - start:,} from byte {start:,} on",
+                            errno.EIO,
+                        )
+                        if len(answer) > stop - start:  # no patience helps
+                            message, kind = f"the server knows no ranges ({message}); download the files", errno.ENOSYS
                         failure = failure or OSError(kind, message, self.url_of(name))
                     else:
                         found[k] = bytes(answer)

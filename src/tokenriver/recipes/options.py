@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Literal, get_args
 
 from tokenriver.errors import UsageError
 from tokenriver.shards.header import MAX_SHARD_TOKENS
-from tokenriver.storage.directory import RemoteDirectory, staging_directory
-from tokenriver.storage.paths import is_remote, to_path
+from tokenriver.storage.directory import staging_directory
+from tokenriver.storage.paths import is_remote, to_output, to_path
 
 if TYPE_CHECKING:
     from tokenriver.tokenizers.base import Backend
@@ -55,9 +55,7 @@ class RecipeOptions:
     restart: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "out", to_path(self.out))
-        if is_remote(self.out):
-            RemoteDirectory.for_writing(str(self.out))
+        object.__setattr__(self, "out", to_output(self.out))
         if self.input is not None:
             object.__setattr__(self, "input", to_path(self.input))
         if self.layout not in ("llmc", "tokens"):

@@ -13,9 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tokenriver.errors import UsageError
 from tokenriver.storage.objects import RemoteFile, below, find_object, remove_objects
-from tokenriver.storage.paths import last_name, scheme_of, shown
+from tokenriver.storage.paths import last_name, local_path, refuse_read_only, shown
 from tokenriver.storage.reading import read_whole
 from tokenriver.storage.uploading import upload_whole
 
@@ -27,8 +26,6 @@ __all__ = ["STAGING_VARIABLE", "RemoteDirectory", "staging_directory", "staging_
 STAGING_VARIABLE = "TOKENRIVER_STAGING"
 """Environment variable that names the root of all staging directories."""
 
-_READ_ONLY = ("http", "https", "github", "git", "data", "zip", "tar")
-
 
 @dataclass(frozen=True, slots=True)
 class RemoteDirectory:
@@ -39,10 +36,7 @@ class RemoteDirectory:
     @classmethod
     def for_writing(cls, url: str) -> RemoteDirectory:
         """The directory; UsageError for a kind of URL that nothing can be written to."""
-        if scheme_of(url) in _READ_ONLY:
-            raise UsageError(
-                f"{shown(url)}: nothing can be written to {scheme_of(url)}://; name an object store or a folder"
-            )
+        refuse_read_only(url)
         return cls(url.rstrip("/"))
 
     def __str__(self) -> str:
@@ -75,12 +69,15 @@ class RemoteDirectory:
 
 
 def staging_root(root: str | os.PathLike[str] | None = None) -> Path:
-    """Where all staging directories lie: `root`, else TOKENRIVER_STAGING, else the user's cache."""
+    """Where all staging directories lie: `root`, else TOKENRIVER_STAGING, else the user's cache.
+
+    UsageError for one that is not on this machine.
+    """
     chosen = root or os.environ.get(STAGING_VARIABLE)
     if chosen is None:
         cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         chosen = Path(cache) / "tokenriver" / "staging"
-    return Path(chosen)
+    return local_path(chosen, what="the staging directory")
 
 
 def staging_directory(url: str, root: str | os.PathLike[str] | None = None) -> Path:

@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING, Any
 from tokenriver.errors import StorageError
 from tokenriver.storage.failures import StorageWarning, retried
 from tokenriver.storage.objects import RemoteFile, find_object
-from tokenriver.storage.paths import filesystem_of, scheme_of, shown
+from tokenriver.storage.paths import filesystem_of, refuse_read_only, scheme_of, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -51,6 +51,7 @@ def upload_bytes(raw: bytes, url: str) -> RemoteFile:
 @contextmanager
 def whole_object(url: str) -> Iterator[IO[bytes]]:
     """Open a binary file that appears behind the URL when it is whole; until then it is a temporary file here."""
+    refuse_read_only(url)
     with tempfile.TemporaryDirectory(prefix="tokenriver-") as folder:
         path = Path(folder) / "part"
         with open(path, "wb") as file:
@@ -59,6 +60,7 @@ def whole_object(url: str) -> Iterator[IO[bytes]]:
 
 
 def _put(url: str, n_bytes: int, put: Callable[[], object]) -> RemoteFile:
+    refuse_read_only(url)
     retried(url, put)
     there = find_object(url)
     if there is None or there.n_bytes not in (None, n_bytes):
