@@ -103,11 +103,18 @@ class Objects:
 
     def facts(self, name: str, *, stopped: threading.Event | None = None) -> str:
         """What changes when an object does: size, entity tag, time of modification, as far as the store tells them."""
+        return describe(self.info(name, stopped=stopped))
+
+    def info(self, name: str, *, stopped: threading.Event | None = None) -> dict[str, Any]:
+        """All that the store says of one object, `size` among it."""
         fs, root = self._open()
 
-        def look() -> str:
+        def look() -> dict[str, Any]:
             fs.invalidate_cache(root)
-            return describe(fs.info(f"{root}/{name}"))
+            found: dict[str, Any] = fs.info(f"{root}/{name}")
+            if found.get("size") is None:
+                raise OSError(errno.ENOSYS, "the store does not say how large it is", self.url_of(name))
+            return found
 
         return self._patiently(self.url_of(name), look, stopped)
 

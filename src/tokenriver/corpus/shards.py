@@ -33,7 +33,7 @@ from tokenriver.corpus.writers import CORPUS_FORMATS, CorpusFormat, ShardFile, f
 from tokenriver.errors import CorpusError, FormatError, UsageError
 from tokenriver.files import PART_SUFFIX, file_exists, fsync_directory, sha256_file
 from tokenriver.storage.directory import RemoteDirectory, staging_directory
-from tokenriver.storage.paths import is_remote, last_name, to_path
+from tokenriver.storage.paths import is_remote, last_name, to_output, to_path, word_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -97,9 +97,9 @@ def write_corpus(
     """
     _check_words(format, shard_bytes, workers)
     check_engine(engine, ray_address)
-    target = to_path(out)
+    target = to_output(out)
     if engine == "ray":
-        check_rereadable([os.fspath(word) for word in inputs])
+        check_rereadable([word_of(word) for word in inputs])
         if is_remote(target):
             raise UsageError(f"{target}: a cluster writes a corpus to a folder that all its nodes see; give its path")
     _check_target(target, overwrite)
