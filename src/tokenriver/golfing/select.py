@@ -104,9 +104,7 @@ def select_golf(
         stack.callback(_remove_if_empty, room if is_remote(folder) else None)
         reader: _Reader | ClusterSelection
         if engine == "ray":
-            if is_remote(folder):
-                raise UsageError(f"{folder}: a cluster writes to a folder that all its nodes see; give its path")
-            reader = _on_cluster(stack, folder, sources, options, workers, ray_address, block_bytes, progress)
+            reader = _on_cluster(stack, room, sources, options, workers, ray_address, block_bytes, progress)
         else:
             reader = _Reader(room / _BUCKETS, sources, options, workers or default_workers(), block_bytes, progress)
         facts = reader.count()
