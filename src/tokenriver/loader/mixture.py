@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from tokenriver.errors import FormatError, ResumeError, UsageError
+from tokenriver.files import open_binary
 from tokenriver.loader.interleave import Schedule, whole_weights
 from tokenriver.loader.segments import Segments, merge_segments
-from tokenriver.shards.manifest import read_limited
 from tokenriver.storage.paths import named_in, to_path
 
 if TYPE_CHECKING:
@@ -122,7 +122,8 @@ def _source(name: str, value: Any, max_epochs: int | Mapping[str, int | None] | 
 def _read_toml(path: Path, phases: Any, exhausted: Any) -> tuple[dict[str, Any], Any, Any]:
     """Sources, phases and what happens at a cap; data set paths are relative to the file."""
     try:
-        values = tomllib.loads(read_limited(path).decode())
+        with open_binary(path) as file:
+            values = tomllib.loads((file.read() or b"").decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise FormatError(f"{path}: not TOML: {error}") from None
     if unknown := set(values) - {"sources", "phases", "exhausted"}:
