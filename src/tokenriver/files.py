@@ -7,7 +7,7 @@ import os
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING
 
-from tokenriver.storage.paths import is_remote
+from tokenriver.storage.paths import is_remote, scheme_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -74,15 +74,16 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
     fsync_directory(path.parent)
 
 
-def open_binary(path: Path) -> RawIOBase:
+def open_binary(path: Path, *, ahead: bool = True) -> RawIOBase:
     """A file for reading from front to back, unbuffered; behind a URL fetched ahead in pieces, which may seek too.
 
-    Raises OSError (also StorageError, which is one).
+    Without `ahead` exactly what is read is fetched, where the store sends ranges. Raises OSError (also StorageError,
+    which is one).
     """
     if is_remote(path):
         from tokenriver.storage.reading import open_url
 
-        return open_url(str(path), ahead=True)
+        return open_url(str(path), ahead=ahead or scheme_of(str(path)) in ("http", "https"))
     return open(path, "rb", buffering=0)
 
 

@@ -18,8 +18,9 @@ from tokenriver.storage import is_url, to_path
 if TYPE_CHECKING:
     import os
 
+    from tokenriver.golfing.check import check_golf
     from tokenriver.golfing.export import export_golf
-    from tokenriver.golfing.fetch import check_golf, fetch_golf
+    from tokenriver.golfing.fetch import fetch_golf
     from tokenriver.golfing.score import score_golf
     from tokenriver.golfing.select import select_golf
 
@@ -39,7 +40,7 @@ __all__ = [
 ]
 
 _WORKFLOW = {
-    "check_golf": "fetch",
+    "check_golf": "check",
     "export_golf": "export",
     "fetch_golf": "fetch",
     "score_golf": "score",

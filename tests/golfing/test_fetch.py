@@ -11,8 +11,9 @@ import pytest
 from local_hub import Fault, LocalHub
 
 from tokenriver.errors import FormatError, HubError, IntegrityError, UsageError
+from tokenriver.golfing.check import check_golf
 from tokenriver.golfing.export import export_golf
-from tokenriver.golfing.fetch import GolfSource, check_golf, fetch_golf
+from tokenriver.golfing.fetch import GolfSource, fetch_golf
 from tokenriver.hub.publish import publish
 from tokenriver.shards.verify import verify
 from tokenriver.storage.directory import STAGING_VARIABLE
@@ -248,7 +249,8 @@ def test_a_fetch_to_a_store_is_the_local_one_and_what_speaks_of_the_files_comes_
     assert verify(there.root).ok
     published.log.clear()
     assert fetch_golf(**words, root=f"{s3.url}/data").fetched == 0
-    assert check_golf(repo_id=REPO, root=f"{s3.url}/data").ok
+    assert check_golf(repo_id=REPO, root=f"{s3.url}/checked").ok
+    assert s3.names("checked") == [], "a manifest without its shards has no place in a store"
     assert list((tmp_path / "staging").iterdir()) == []
 
 

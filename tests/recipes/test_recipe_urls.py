@@ -131,7 +131,7 @@ def test_a_copy_of_the_source_in_a_store_is_read_like_one_here(hub: LocalHub, s3
     [summary] = run("fineweb", tmp_path / "out", input=f"{s3.url}/copy", **words)
     assert but_records(here(tmp_path / "out")) == but_records(here(tmp_path / "local"))
     assert summary.documents == 240
-    options = RecipeOptions(tokenizers=("byte",), out=tmp_path / "x", input=f"{s3.url}/copy")  # type: ignore[arg-type]
+    options = RecipeOptions(tokenizers=("byte",), out=tmp_path / "x", input=f"{s3.url}/copy")
     plan = prepare_recipe("fineweb", options).plan()
     assert plan.source == f"{s3.url}/copy"
     assert not hub.log

@@ -48,7 +48,8 @@ def fetch_command(
     """Fetch an export: manifest first, all val shards, the first train shards, the tokenizer; every file checked."""
     from tokenriver.cli.summaries import print_json
     from tokenriver.cli.transfers import Transfers
-    from tokenriver.golfing.fetch import check_golf, fetch_golf
+    from tokenriver.golfing.check import check_golf
+    from tokenriver.golfing.fetch import fetch_golf
 
     where: dict[str, Any] = {"repo_id": repo_id, "remote_root": remote_root, "revision": revision, "root": root}
     if check:

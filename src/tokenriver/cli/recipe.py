@@ -53,13 +53,12 @@ def recipe_command(
     from tokenriver.cli.progress import Progress
     from tokenriver.recipes.engine import prepare_recipe
     from tokenriver.recipes.options import RecipeOptions
-    from tokenriver.storage.paths import to_path
 
     options = RecipeOptions(
         tokenizers=tuple(tokenizer or ()),
         model_desc=model_desc,
-        out=to_path(out),
-        input=None if local is None else to_path(local),
+        out=out,
+        input=local,
         layout=layout,
         shard_tokens=shard_tokens,
         version=version,

@@ -7,17 +7,15 @@ agrees with its size, and the val tokens in all are those of the manifest.
 from __future__ import annotations
 
 import os
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from tokenriver.errors import HubError, IntegrityError, UsageError
 from tokenriver.files import is_file, remove_file
-from tokenriver.hub.client import head
 from tokenriver.hub.crew import DEFAULT_CONNECTIONS, fetch_files
 from tokenriver.hub.landing import open_landing
 from tokenriver.hub.names import below, checked_name
-from tokenriver.hub.repository import Repository, explained, open_repository
+from tokenriver.hub.repository import Repository, open_repository
 from tokenriver.hub.transfer import FetchJob, fetch_bytes
 from tokenriver.shards.golf_manifest import (
     GOLF_MANIFEST,
@@ -25,11 +23,10 @@ from tokenriver.shards.golf_manifest import (
     GolfManifest,
     parse_golf_manifest,
     parse_golf_sidecar,
-    read_golf_manifest,
 )
 from tokenriver.shards.layouts import BUILD_RECORD, CORPUS_RECORD, GOLF_NAME
 from tokenriver.shards.manifest import read_limited
-from tokenriver.shards.reader import read_header
+from tokenriver.shards.reader import read_headers
 from tokenriver.storage.paths import to_path
 
 if TYPE_CHECKING:
@@ -43,11 +40,10 @@ if TYPE_CHECKING:
 __all__ = [
     "DEFAULT_REPO_ID",
     "DEFAULT_TRAIN_SHARDS",
-    "GolfCheck",
     "GolfFetched",
     "GolfSource",
-    "check_golf",
     "fetch_golf",
+    "file_job",
     "plan_files",
 ]
 
@@ -105,20 +101,6 @@ class GolfFetched:
     train_tokens: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GolfCheck:
-    """What `check_golf` found: files asked for, and for each that cannot be had, why."""
-
-    commit: str
-    checked: int
-    problems: dict[str, str]
-
-    @property
-    def ok(self) -> bool:
-        """Whether every file of the manifest can be had."""
-        return not self.problems
-
-
 def plan_files(
     manifest: GolfManifest, *, variant: str, train_shards: int | None = DEFAULT_TRAIN_SHARDS, with_docs: bool = False
 ) -> list[str]:
@@ -172,7 +154,7 @@ def fetch_golf(
     with open_landing(folder) as landing:
         repository = open_repository(source.repo_id, revision=source.revision)
         fetch = _Fetch(repository, landing, connections, progress)
-        manifest_job = _job(repository, source, folder, GOLF_MANIFEST)
+        manifest_job = file_job(repository, source, folder, GOLF_MANIFEST)
         manifest = parse_golf_manifest(fetch.content(manifest_job), manifest_job.path)
         names = plan_files(manifest, variant=variant, train_shards=train_shards, with_docs=with_docs)
         dataset = _dataset(manifest, variant)
@@ -180,8 +162,8 @@ def fetch_golf(
         records = []
         if train_shards is None or train_shards == dataset.stats.files_train:
             records = _records(repository, source, dataset)
-        jobs = [_job(repository, source, folder, name) for name in names]
-        last = [_job(repository, source, folder, name) for name in records]
+        jobs = [file_job(repository, source, folder, name) for name in names]
+        last = [file_job(repository, source, folder, name) for name in records]
         if with_docs:
             *jobs, docs, sidecar = jobs
             jobs.append(_as_sidecar_says(docs, sidecar.path, fetch.content(sidecar)))
@@ -208,7 +190,8 @@ def fetch_golf(
     )
 
 
-def _job(repository: Repository, source: GolfSource, folder: Path, name: str) -> FetchJob:
+def file_job(repository: Repository, source: GolfSource, folder: Path, name: str) -> FetchJob:
+    """The job of a file named relative to the root, which `folder` is. Raises as `fetch_golf`."""
     where = f"{GOLF_MANIFEST} of {repository.repo_id}"
     path = below(folder, name, source=where)
     remote = source.remote(name)
@@ -282,48 +265,5 @@ def _records(repository: Repository, source: GolfSource, dataset: GolfDataset) -
 
 
 def _tokens(folder: Path, names: list[str], split: str) -> int:
-    return sum(read_header(folder / name).n_tokens for name in names if f"_{split}_" in name.rpartition("/")[2])
-
-
-def check_golf(
-    *,
-    repo_id: str | None = None,
-    remote_root: str | None = None,
-    revision: str = "main",
-    root: str | os.PathLike[str] = "data",
-    connections: int = DEFAULT_CONNECTIONS,
-) -> GolfCheck:
-    """Ask the server for every file that the manifest lists, all variants, without fetching any but the manifest."""
-    source = GolfSource.chosen(repo_id, remote_root, revision=revision)
-    folder = to_path(root)
-    with open_landing(folder) as landing:
-        repository = open_repository(source.repo_id, revision=source.revision)
-        job = _job(repository, source, folder, GOLF_MANIFEST)
-        fetch_files(repository, [job], landing=landing)
-    manifest = read_golf_manifest(job.path)
-    names: dict[str, None] = {}
-    for dataset in manifest.datasets:
-        names |= dict.fromkeys(plan_files(manifest, variant=dataset.name, train_shards=None))
-    with ThreadPoolExecutor(connections) as pool:
-        remote = [source.remote(checked_name(name, source=str(job.path))) for name in names]
-        found = list(pool.map(lambda name: _problem(repository, name), remote))
-    problems = {name: problem for name, problem in zip(names, found, strict=True) if problem is not None}
-    return GolfCheck(commit=repository.commit, checked=len(names), problems=problems)
-
-
-def _problem(repository: Repository, name: str) -> str | None:
-    """Why a file cannot be had, or None: listed, and served with the size that is listed."""
-    if name not in repository.files:
-        return "not in the repository"
-    if repository.offline:
-        return None
-    try:
-        with explained(name):
-            response = head(repository.url(name))
-    except HubError as error:
-        return str(error).removeprefix(f"{name}: ")
-    size = response.headers.get("X-Linked-Size") or response.headers.get("Content-Length")
-    expected = repository.files[name].n_bytes
-    if response.status_code == 200 and size is not None and int(size) != expected:
-        return f"served with {int(size):,} bytes, listed with {expected:,}"
-    return None
+    paths = [folder / name for name in names if f"_{split}_" in name.rpartition("/")[2]]
+    return sum(header.n_tokens for header in read_headers(paths))

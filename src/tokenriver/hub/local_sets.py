@@ -15,7 +15,7 @@ from tokenriver.shards.discover import find_data
 from tokenriver.shards.golf_manifest import GOLF_MANIFEST, GOLF_SIDECAR, GolfManifest, read_golf_manifest
 from tokenriver.shards.layouts import BUILD_RECORD, CORPUS_RECORD, SPLITS, record_prefix
 from tokenriver.shards.manifest import read_limited, render_json
-from tokenriver.shards.reader import read_header
+from tokenriver.shards.reader import read_headers
 from tokenriver.storage.paths import is_remote
 
 if TYPE_CHECKING:
@@ -81,9 +81,8 @@ def _add(upload: Upload, data_set: DataSet, root: Path, golf: GolfManifest | Non
         return f"{folder}/{name}" if folder else name
 
     n_bytes = 0
-    for file in data_set.files:
-        path = data_set.directory / file.name
-        header = read_header(path)
+    paths = [data_set.directory / file.name for file in data_set.files]
+    for file, path, header in zip(data_set.files, paths, read_headers(paths), strict=True):
         if header.n_tokens != file.n_tokens:
             raise IntegrityError(f"{path}: {header.n_tokens:,} tokens, {data_set.source.name} says {file.n_tokens:,}")
         n_bytes += header.file_bytes

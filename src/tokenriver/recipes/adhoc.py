@@ -34,8 +34,8 @@ def load_hub_recipe(repo_id: str, options: RecipeOptions, folder: Path) -> Loade
     Raises UsageError where its files lie in several folders and no --subset chooses, CorpusError where it has none.
     """
     revision = options.revision or "main"
-    if options.input is not None:
-        names = [options.input.name] if is_file(options.input) else list(under(options.input))
+    if options.copy is not None:
+        names = [options.copy.name] if is_file(options.copy) else list(under(options.copy))
     else:
         try:
             names = list(

@@ -74,8 +74,8 @@ def prepare_recipe(name: str, options: RecipeOptions) -> PreparedRecipe:
     recipe = loaded.recipe
     patterns = recipe.version(options.version).files
     folder = _folder(options, recipe.name, options.version or next(iter(recipe.versions), None))
-    if options.input is not None:
-        found = find_local(recipe, patterns, options.input)
+    if options.copy is not None:
+        found = find_local(recipe, patterns, options.copy)
     else:
         revision = options.revision or recipe.source.revision
         found = find_remote(recipe, patterns, folder, revision=revision, anew=anew)
@@ -104,7 +104,7 @@ class PreparedRecipe:
     @property
     def outs(self) -> list[Path]:
         """The --out of each data set: the llmc layout has no tokenizer in its names, so several go apart."""
-        out = self.options.out
+        out = self.options.target
         if self.options.layout == "tokens" or len(self.tokenizers) == 1:
             return [out] * len(self.tokenizers)
         return [out / tokenizer.tokenizer_id for tokenizer in self.tokenizers]
@@ -145,7 +145,7 @@ class PreparedRecipe:
         return made
 
     def _input_is_in_folder(self) -> bool:
-        given = self.options.input
+        given = self.options.copy
         return (
             given is not None
             and not is_remote(given)
@@ -171,7 +171,7 @@ class PreparedRecipe:
         finally:
             lock_file.unlink(missing_ok=True)
             lock.release()
-            staged = [self.options.room] if is_remote(self.options.out) else []
+            staged = [self.options.room] if is_remote(self.options.target) else []
             for directory in dict.fromkeys([self.folder.parent, *staged, *made]):
                 if not directory.exists() or any(directory.iterdir()):
                     break
@@ -276,7 +276,7 @@ class PreparedRecipe:
         main = next((p for p, n in zip(paths, names, strict=True) if chosen_sides([n], [], patterns[:1])[1]), paths[0])
         if main.suffix == ".parquet":
             main = parquet_to_jsonl(main, self.folder)
-        elif recipe.eval.task == "mmlu" and not (options.input is not None and is_file(options.input)):
+        elif recipe.eval.task == "mmlu" and not (options.copy is not None and is_file(options.copy)):
             main = main.parent.parent if main.parent.name == "test" else main.parent
         made = []
         for out, tokenizer in zip(self.outs, self.tokenizers, strict=True):

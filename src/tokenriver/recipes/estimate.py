@@ -59,7 +59,7 @@ def make_plan(
             disk += disk_needed(tokens=n, width=width, present=_present(output, recipe.data_set))
     return RecipePlan(
         recipe=recipe.name,
-        source=recipe.origin if options.input is None else shown(options.input),
+        source=recipe.origin if options.copy is None else shown(options.copy),
         outputs=[shown(path) for path in outputs],
         files=len(found.names),
         fetch_bytes=found.missing_bytes,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
 from tokenriver.errors import UsageError
@@ -12,6 +11,9 @@ from tokenriver.storage.directory import staging_directory
 from tokenriver.storage.paths import is_remote, to_output, to_path
 
 if TYPE_CHECKING:
+    import os
+    from pathlib import Path
+
     from tokenriver.tokenizers.base import Backend
 
 __all__ = ["ModelDesc", "RecipeOptions"]
@@ -32,13 +34,13 @@ class RecipeOptions:
 
     `tokenizers` are what `load_tokenizer` takes; several are built in one pass. `model_desc` is llm.c's word for the
     variant of the files, and for the tokenizer where none is given. `input` is a copy of the source. Both it and `out`
-    may be URLs, also as texts.
+    may be URLs.
     """
 
     tokenizers: tuple[str, ...] = ()
     model_desc: ModelDesc | None = None
-    out: Path = Path("data")
-    input: Path | None = None
+    out: str | os.PathLike[str] = "data"
+    input: str | os.PathLike[str] | None = None
     layout: Literal["llmc", "tokens"] = "llmc"
     shard_tokens: int | None = None
     version: str | None = None
@@ -55,9 +57,7 @@ class RecipeOptions:
     restart: bool = False
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "out", to_output(self.out))
-        if self.input is not None:
-            object.__setattr__(self, "input", to_path(self.input))
+        to_output(self.out)
         if self.layout not in ("llmc", "tokens"):
             raise UsageError(f"--layout is {self.layout!r}; recipes are built as llmc or tokens")
         if self.model_desc not in (None, *get_args(ModelDesc)):
@@ -66,9 +66,19 @@ class RecipeOptions:
             raise UsageError("a --tokenizer is given twice")
 
     @property
+    def target(self) -> Path:
+        """`out` as a path, a `UPath` behind a URL."""
+        return to_output(self.out)
+
+    @property
+    def copy(self) -> Path | None:
+        """`input` as a path, a `UPath` behind a URL."""
+        return None if self.input is None else to_path(self.input)
+
+    @property
     def room(self) -> Path:
         """Where work goes on on this machine: `out`, or the staging directory of its URL."""
-        return staging_directory(str(self.out)) if is_remote(self.out) else self.out
+        return staging_directory(str(self.target)) if is_remote(self.target) else self.target
 
     @property
     def tokenizer_words(self) -> tuple[str, ...]:
