@@ -7,7 +7,7 @@ import os
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING
 
-from tokenriver.storage.paths import is_remote
+from tokenriver.storage.paths import is_remote, scheme_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,9 +18,11 @@ __all__ = [
     "PART_SUFFIX",
     "atomic_write",
     "file_exists",
+    "file_size",
     "fsync_directory",
     "human_bytes",
     "human_count",
+    "is_file",
     "make_directory",
     "naming",
     "open_binary",
@@ -72,15 +74,16 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
     fsync_directory(path.parent)
 
 
-def open_binary(path: Path) -> RawIOBase:
+def open_binary(path: Path, *, ahead: bool = True) -> RawIOBase:
     """A file for reading from front to back, unbuffered; behind a URL fetched ahead in pieces, which may seek too.
 
-    Raises OSError (also StorageError, which is one).
+    Without `ahead` exactly what is read is fetched, where the store sends ranges. Raises OSError (also StorageError,
+    which is one).
     """
     if is_remote(path):
         from tokenriver.storage.reading import open_url
 
-        return open_url(str(path), ahead=True)
+        return open_url(str(path), ahead=ahead or scheme_of(str(path)) in ("http", "https"))
     return open(path, "rb", buffering=0)
 
 
@@ -91,6 +94,19 @@ def file_exists(path: Path) -> bool:
 
         return find_object(str(path)) is not None
     return path.exists()
+
+
+def is_file(path: Path) -> bool:
+    """Whether there is a file at a path, and no folder; behind a URL, an object of that name. Raises as file_exists."""
+    return file_exists(path) if is_remote(path) else path.is_file()
+
+
+def file_size(path: Path) -> int:
+    """Bytes of a file or an object. Raises OSError where there is none or its store does not say."""
+    if not is_remote(path):
+        return path.stat().st_size
+    with open_binary(path) as file:
+        return file.seek(0, os.SEEK_END)
 
 
 def remove_file(path: Path) -> None:

@@ -13,13 +13,14 @@ from tokenriver.bpb.golf import build_sentencepiece_luts, eval_bpb, eval_val
 from tokenriver.errors import UsageError
 from tokenriver.loader.source import read_shard_file, shards_like
 from tokenriver.loader.stream import SHARDS_AHEAD, TokenReader, open_reader
-from tokenriver.storage import is_url
+from tokenriver.storage import is_url, to_path
 
 if TYPE_CHECKING:
     import os
 
+    from tokenriver.golfing.check import check_golf
     from tokenriver.golfing.export import export_golf
-    from tokenriver.golfing.fetch import check_golf, fetch_golf
+    from tokenriver.golfing.fetch import fetch_golf
     from tokenriver.golfing.score import score_golf
     from tokenriver.golfing.select import select_golf
 
@@ -39,7 +40,7 @@ __all__ = [
 ]
 
 _WORKFLOW = {
-    "check_golf": "fetch",
+    "check_golf": "check",
     "export_golf": "export",
     "fetch_golf": "fetch",
     "score_golf": "score",
@@ -63,7 +64,7 @@ def load_data_shard(file: str | os.PathLike[str], *, device: Any = AUTO) -> Any:
 
     Raises FormatError (a ValueError) for a file that is no shard.
     """
-    shards = shards_like(str(file)) if is_url(file) else [read_shard_file(str(file))]
+    shards = shards_like(str(file)) if is_url(file) else [read_shard_file(str(to_path(file)))]
     reader = open_reader(shards)
     return _place(_all_ids(reader), device)
 

@@ -295,6 +295,27 @@ def test_selections_are_the_same(tmp_path, monkeypatch, seed):
     assert made["ray"] == made["local"]
 
 
+def test_corpora_and_selections_of_a_cluster_go_to_object_stores(tmp_path, monkeypatch):
+    import fsspec
+
+    from tokenriver.golfing.select import select_golf
+
+    monkeypatch.setenv("TOKENRIVER_STAGING", str(tmp_path / "staging"))
+    source = inputs(tmp_path / "in", 3)
+    options = SourceOptions(on_bad_record="skip")
+    for engine, out in (("local", tmp_path / "out"), ("ray", "memory://cluster/out")):
+        words = {"engine": engine, "shard_bytes": 3000, "block_bytes": 700, "name": "c", "options": options}
+        tokenriver.write_corpus([source], f"{out}/corpus", **words)
+        select_golf([str(source)], docs=20, seed=1, out=f"{out}/golf", engine=engine, on_bad_record="skip")
+    memory = fsspec.filesystem("memory")
+    there = {name.removeprefix("/cluster/out/"): memory.cat_file(name) for name in memory.find("/cluster/out")}
+    paths = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
+    assert there == {path.relative_to(tmp_path / "out").as_posix(): path.read_bytes() for path in paths}
+    assert len([name for name in there if name.startswith("corpus/corpus-")]) > 1
+    assert not list((tmp_path / "staging").glob("*"))
+    memory.rm("/cluster", recursive=True)
+
+
 def test_a_selection_of_more_than_there_is_leaves_nothing(tmp_path):
     from tokenriver.golfing.select import select_golf
 

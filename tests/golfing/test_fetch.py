@@ -11,13 +11,18 @@ import pytest
 from local_hub import Fault, LocalHub
 
 from tokenriver.errors import FormatError, HubError, IntegrityError, UsageError
+from tokenriver.golfing.check import check_golf
 from tokenriver.golfing.export import export_golf
-from tokenriver.golfing.fetch import GolfSource, check_golf, fetch_golf
+from tokenriver.golfing.fetch import GolfSource, fetch_golf
+from tokenriver.hub.publish import publish
 from tokenriver.shards.verify import verify
+from tokenriver.storage.directory import STAGING_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from s3_server import Bucket
 
 REPO = "me/golf"
 SP = "datasets/fineweb10B_sp300"
@@ -219,3 +224,45 @@ def test_an_export_takes_its_documents_from_a_repository(published: LocalHub, ex
     assert ours == theirs
     for path in (export / SP).glob("*.bin"):
         assert (tmp_path / "out" / SP / path.name).read_bytes() == path.read_bytes()
+
+
+def test_a_fetch_to_a_store_is_the_local_one_and_what_speaks_of_the_files_comes_last(
+    published: LocalHub, export: Path, tmp_path: Path, s3: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(STAGING_VARIABLE, str(tmp_path / "staging"))
+    docs = (export / "docs_selected.jsonl").read_bytes()
+    sidecar = {"num_docs": 120, "docs_val": 10, "docs_sha256": hashlib.sha256(docs).hexdigest()}
+    name = "datasets/docs_selected.source_manifest.json"
+    repo = published.repos[REPO]
+    published.commit(repo, {**repo.commits[-1][1], name: json.dumps(sidecar).encode()})
+    words: dict[str, Any] = {"variant": "sp300", "train_shards": None, "with_docs": True, "repo_id": REPO}
+    here = fetch_golf(**words, root=tmp_path / "data")
+    there = fetch_golf(**words, root=f"{s3.url}/data")
+    assert {key: s3.get(f"data/{key}") for key in names(tmp_path / "data")} == {
+        key: (tmp_path / "data" / key).read_bytes() for key in names(tmp_path / "data")
+    }
+    assert len(s3.names("data")) == len(names(tmp_path / "data"))
+    put = [r.path.partition("/data/")[2] for r in s3.server.log if r.method == "PUT" and r.status == 200]
+    records = [f"{SP}/fineweb_CORPUS.json", f"{SP}/fineweb_BUILD.json", "docs_selected.source_manifest.json"]
+    assert put[-4:] == [*records, "manifest.json"]
+    assert (there.fetched, there.n_bytes, there.val_tokens) == (here.fetched, here.n_bytes, here.val_tokens)
+    assert verify(there.root).ok
+    published.log.clear()
+    assert fetch_golf(**words, root=f"{s3.url}/data").fetched == 0
+    assert check_golf(repo_id=REPO, root=f"{s3.url}/checked").ok
+    assert s3.names("checked") == [], "a manifest without its shards has no place in a store"
+    assert list((tmp_path / "staging").iterdir()) == []
+
+
+def test_an_export_in_a_store_is_published_as_one_in_a_folder(
+    hub: LocalHub, export: Path, tmp_path: Path, s3: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(STAGING_VARIABLE, str(tmp_path / "staging"))
+    s3.put_folder(export, "export")
+    publish(export, "me/a")
+    publish(f"{s3.url}/export/", "me/b")
+    one, other = (hub.repos[name].commits[-1][1] for name in ("me/a", "me/b"))
+    assert one.pop("README.md") != other.pop("README.md"), "each names its repository"
+    assert one == other
+    assert hub.repos["me/b"].messages == hub.repos["me/a"].messages
+    assert list((tmp_path / "staging").iterdir()) == []

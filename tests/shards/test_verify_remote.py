@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import fsspec
 import numpy as np
 import pytest
+from local_hub import LocalHub
 from s3_server import Fault
 from shard_sets import make_cut_set, make_tokens_set
 
@@ -85,6 +86,18 @@ def test_the_same_is_found_behind_a_url_as_in_a_folder(
     for name in ("_MANIFEST.json", "train-00001.bin", "val-00000.bin.index", "none.bin"):
         there, here = (findings(root, f"{folder}/{name}") for root in (url, tmp_path / "root"))
         assert [one.replace("object or prefix", "file or directory") for one in there] == here
+
+
+def test_on_a_web_server_that_lists_nothing_a_manifest_is_enough(tmp_path: Path) -> None:
+    with LocalHub() as web:
+        web.add_folder("me/set", make_tokens_set(tmp_path / "root"))
+        url = f"{web.url}/datasets/me/set/resolve/main"
+        report = verify(f"{url}/_MANIFEST.json")
+        assert (report.ok, report.files_checked) == (True, 3)
+        web.vanished.add("val-00000.bin")
+        (found,) = verify(f"{url}/_MANIFEST.json").findings
+        assert str(found.path) == f"{url}/val-00000.bin"
+        assert verify(f"{url}/train-00000.bin").files_checked == 1
 
 
 def test_recorded_inputs_are_hashed_again_behind_their_urls(tmp_path: Path) -> None:

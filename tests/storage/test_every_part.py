@@ -3,30 +3,34 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import fsspec
 import numpy as np
 import pytest
+from upath import UPath
 
 import tokenriver
+from tokenriver import llmc
 from tokenriver.bpb.audit import audit
 from tokenriver.cli import main
 from tokenriver.corpus.shards import verify_corpus, write_corpus
 from tokenriver.errors import CorpusError, UsageError
 from tokenriver.evals.file import open_eval_file
 from tokenriver.evals.make import make_eval_file
-from tokenriver.golf import export_golf, select_golf
+from tokenriver.files import atomic_write
+from tokenriver.golf import TokenStream, export_golf, load_data_shard, select_golf
 from tokenriver.shards.manifest import read_manifest
 from tokenriver.shards.reader import open_shard, read_header
 from tokenriver.shards.writer import write_shard
 from tokenriver.storage.directory import STAGING_VARIABLE
+from tokenriver.storage.paths import to_path
 from tokenriver.tokenizers.load import load_tokenizer
 from tokenriver.tokenizers.train import train_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
-    from pathlib import Path
 
 TEXTS = [f"{i} the river carries every token äöü 河 to the sea " * (1 + i % 5) for i in range(300)]
 
@@ -180,19 +184,132 @@ def test_an_index_is_made_beside_a_shard_behind_a_url(store: Any, capsys: pytest
     assert "memory://t/x.bin" in capsys.readouterr().out
 
 
+WEB = "http://127.0.0.1:9/x"
+
+
 @pytest.mark.parametrize(
     "words",
     [
-        ["recipe", "tinyshakespeare", "--out", "s3://bucket/x"],
-        ["golf", "fetch", "--root", "s3://bucket/x"],
-        ["download", "a/b", "--out", "s3://bucket/x"],
-        ["publish", "s3://bucket/x", "a/b"],
+        ["build", "docs.jsonl", "--tokenizer", "byte", "--out", WEB],
+        ["corpus", "docs.jsonl", "--out", WEB],
+        ["train-tokenizer", "docs.jsonl", "--type", "byte-bpe", "--vocab-size", "300", "--out", WEB],
+        ["tokenizer-file", "--tokenizer", "byte", "--out", WEB],
+        ["eval", "make", "hellaswag", "docs.jsonl", "--tokenizer", "byte", "--out", WEB],
+        ["index", f"{WEB}/train-00000.bin"],
+        ["golf", "select", "docs.jsonl", "--docs", "1", "--seed", "1", "--out", WEB],
+        ["golf", "export", "--docs", "docs.jsonl", "--tokenizer-config", "s.json", "--output-root", WEB],
+        ["golf", "fetch", "--root", WEB],
+        ["golf", "fetch", "--root", WEB, "--check"],
+        ["download", "a/b", "--out", WEB],
+        ["recipe", "tinyshakespeare", "--out", WEB],
     ],
+    ids=lambda words: " ".join(words[:2]),
 )
-def test_where_a_url_will_not_do_it_is_refused_and_no_folder_made(
-    words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_what_would_be_written_to_the_web_is_refused_in_one_line_and_nothing_made(
+    docs: Path, words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
+    (tmp_path / "cwd").mkdir()
+    monkeypatch.chdir(tmp_path / "cwd")
+    assert main([str(docs) if word == "docs.jsonl" else word for word in words]) == 2
+    error = capsys.readouterr().err
+    assert f"{WEB}" in error
+    assert "nothing can be written to http://; name an object store or a folder" in error
+    assert error.count("\n") == 1
+    assert list(Path.cwd().iterdir()) == []
+    assert not (tmp_path / "staging").exists()
+
+
+def test_nothing_is_uploaded_to_the_web_by_another_way_either() -> None:
+    with pytest.raises(UsageError, match="nothing can be written to http://"), atomic_write(to_path(WEB)):
+        pytest.fail("not even begun")
+    with pytest.raises(UsageError, match="nothing can be written to http://"):
+        write_shard(WEB, [1, 2], 10)
+
+
+@pytest.mark.parametrize(
+    ("words", "what"),
+    [
+        (["cache", "--cache-dir", "memory://t/x"], "the cache"),
+        (["build", "memory://t/docs.jsonl", "--tokenizer", "byte", "--out", "memory://t/out", "--staging",
+          "memory://t/x"], "the staging directory"),
+    ],
+)  # fmt: skip
+def test_what_is_of_this_machine_by_its_nature_is_refused_behind_a_url(
+    docs: Path, words: list[str], what: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert docs.exists()
     assert main(words) == 2
-    assert "s3://bucket/x: a URL, but this has to be a path on this machine" in capsys.readouterr().err
-    assert list(tmp_path.iterdir()) == []
+    assert f"{what} memory://t/x: a URL, but this has to be a path on this machine" in capsys.readouterr().err
+
+
+def test_a_mixture_its_plan_and_picture_a_state_and_a_trace_lie_behind_urls(
+    docs: Path, store: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for out in (tmp_path / "out", "memory://t/out"):
+        tokenriver.build(docs, tokenizer="byte", out=out)
+    toml = '[sources.a]\npath = "../out/tokens/byte/docs"\nweight = 1\n[sources.b]\npath = "{}"\nweight = 2\n'
+    store.pipe_file("/t/mixes/m.toml", toml.format("memory://t/out/tokens/byte/docs").encode())
+    (tmp_path / "mixes").mkdir()
+    (tmp_path / "mixes/m.toml").write_text(toml.format(f"file://{tmp_path}/out/tokens/byte/docs"))
+    plans = []
+    for mix in (f"{tmp_path}/mixes/m.toml", "memory://t/mixes/m.toml"):
+        words = ["mix", "plan", mix, "--steps", "5", "--batch-size", "4", "--seq-len", "16"]
+        assert main([*words, "--plot", mix.replace(".toml", ".svg")]) == 0
+        plans.append(capsys.readouterr().out)
+    assert plans[0] == plans[1]
+    assert store.cat_file("/t/mixes/m.svg").startswith(b"<?xml")
+    assert main([*words, "--plot", "memory://t/mixes/m.doc"]) == 2
+    assert "a picture's name ends in" in capsys.readouterr().err
+    loader = tokenriver.TrainLoader("memory://t/out/tokens/byte/docs", batch_size=2, seq_len=16)
+    store.pipe_file("/t/state.json", json.dumps(loader.state_dict()).encode())
+    traces = []
+    for words in (["--state", "memory://t/state.json"], ["--batch-size", "2", "--seq-len", "16"]):
+        assert main(["trace", "memory://t/out/tokens/byte/docs", "--step", "3", "--json", *words]) == 0
+        traces.append(capsys.readouterr().out)
+    assert traces[0] == traces[1]
+
+
+def test_golf_scores_shards_and_reuses_models_behind_urls(
+    docs: Path, store: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    train_tokenizer(TEXTS, kind="sp-bpe", vocab_size=300, out="memory://t/models", name="m.model")
+    record = {"name": "sp300", "dataset_suffix": "sp300", "vocab_size": 300}
+    store.pipe_file("/t/specs/one.json", json.dumps([{**record, "reuse_model_path": "../models/m.model"}]).encode())
+    store.pipe_file("/t/specs/two.json", json.dumps([record]).encode())
+    words = ["golf", "export", "--docs", str(docs), "--num-val-docs", "20", "--quiet", "--chunk-tokens", "20000"]
+    words += ["--tokenizer-config", "memory://t/specs/{}.json", "--output-root", "memory://t/{}"]
+    assert main([word.format("one") for word in words]) == 0
+    assert main([word.format("two") for word in words] + ["--reuse-sp-model", "300=memory://t/models/m.model"]) == 0
+    name = "tokenizers/fineweb_300_bpe.model"
+    assert store.cat_file(f"/t/one/{name}") == store.cat_file(f"/t/two/{name}") == store.cat_file("/t/models/m.model")
+    (tmp_path / "fixed.py").write_text("def loss(x, y):\n    return 2.0\n")
+    monkeypatch.chdir(tmp_path)
+    for val in ("", "/fineweb_val_*.bin"):
+        words = ["golf", "score", "--model", "fixed:loss", "--val", f"memory://t/one/datasets/fineweb10B_sp300{val}"]
+        words += ["--tokenizer", f"memory://t/one/{name}", "--seq-len", "64", "--val-batch-size", "4096"]
+        assert main([*words, "--grad-accum-steps", "1"]) == 0
+        assert "val_loss 2.00000000" in capsys.readouterr().out
+
+
+def test_the_drop_ins_take_urls_of_both_kinds(docs: Path, tmp_path: Path) -> None:
+    words: dict[str, Any] = {"tokenizer": "byte260", "layout": "golf", "split": "first-docs:50", "shard_tokens": 5000}
+    for root in (f"file://{tmp_path}/drop", "memory://t/drop"):
+        tokenriver.build(docs, out=root, **words)
+        val = load_data_shard(f"{root}/fineweb_val_000000.bin", device=None)
+        assert len(TokenStream(f"{root}/fineweb_val_00000?.bin", device=None).take(len(val))) == len(val)
+        assert llmc.DataLoader(f"{root}/fineweb_train_*.bin", 2, 16).next_batch()[0].shape == (2, 16)
+        assert main(["tokenizer-file", "--tokenizer", "byte260", "--out", f"{root}/t.bin"]) == 0
+        assert llmc.Tokenizer(f"{root}/t.bin").init_ok == 1
+    with pytest.warns(UserWarning, match="memory://t/none.bin: no tokenizer file"):
+        assert llmc.Tokenizer("memory://t/none.bin").init_ok == 0
+
+
+def test_a_url_may_be_a_upath(docs: Path, store: Any) -> None:
+    assert docs.exists()
+    train_tokenizer(TEXTS, kind="byte-bpe", vocab_size=300, out=UPath("memory://t/tok"))
+    done = tokenriver.build(
+        UPath("memory://t/docs.jsonl"), tokenizer=UPath("memory://t/tok"), out=UPath("memory://t/o")
+    )
+    assert tokenriver.verify(done.directory).ok
+    assert next(iter(tokenriver.TrainLoader(done.directory, batch_size=2, seq_len=16))).inputs.shape == (2, 16)
+    assert store.exists("/t/o/tokens/tok/docs/_MANIFEST.json")

@@ -28,6 +28,7 @@ from tokenriver.corpus.documents import Position
 from tokenriver.errors import ResumeError
 from tokenriver.shards.header import VARIANTS
 from tokenriver.shards.layouts import data_set_directory
+from tokenriver.storage.paths import is_remote
 from tokenriver.tokenizers.load import load_tokenizer
 
 if TYPE_CHECKING:
@@ -72,6 +73,7 @@ class Job:
         dataset: str,
     ) -> Job:
         started = time.perf_counter()
+        tokenizer = str(tokenizer) if is_remote(tokenizer) else tokenizer
         word = os.fspath(tokenizer) if isinstance(tokenizer, (str, os.PathLike)) else None
         if isinstance(tokenizer, (str, os.PathLike)):
             tokenizer = load_tokenizer(os.fspath(tokenizer), backend=options.backend, separator=options.separator)

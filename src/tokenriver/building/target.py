@@ -7,7 +7,6 @@ its own, and what is whole is uploaded, the manifest last (docs/storage.md argue
 from __future__ import annotations
 
 import shutil
-import warnings
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -29,9 +28,8 @@ from tokenriver.shards.layouts import (
 )
 from tokenriver.shards.layouts import record_prefix as prefix_of
 from tokenriver.storage.directory import RemoteDirectory, staging_directory
-from tokenriver.storage.failures import StorageWarning
 from tokenriver.storage.paths import is_remote, to_path
-from tokenriver.storage.uploading import abort_uploads
+from tokenriver.storage.uploading import abort_left_uploads
 
 if TYPE_CHECKING:
     import os
@@ -235,16 +233,8 @@ class Target:
 
     def abort_uploads(self) -> None:
         """Abort what a killed build of this data set left under way in the store."""
-        if self.remote is None:
-            return
-        try:
-            abort_uploads(self.remote.url, names=self._is_ours)
-        except OSError as error:  # not every store lets us list them, and nothing of ours depends on it
-            warnings.warn(
-                f"{self.remote}: uploads that a killed build left could not be looked for ({error.strerror})",
-                StorageWarning,
-                stacklevel=2,
-            )
+        if self.remote is not None:
+            abort_left_uploads(self.remote.url, names=self._is_ours)
 
     def publish_records(self) -> Path:
         """Upload the records, what names the shards last, and return where that is."""

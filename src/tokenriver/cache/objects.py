@@ -116,11 +116,18 @@ class Objects:
 
     def facts(self, name: str, *, stopped: threading.Event | None = None) -> str:
         """What changes when an object does: size, entity tag, time of modification, as far as the store tells them."""
+        return describe(self.info(name, stopped=stopped))
+
+    def info(self, name: str, *, stopped: threading.Event | None = None) -> dict[str, Any]:
+        """All that the store says of one object, `size` among it."""
         fs, root = self._open()
 
-        def look() -> str:
+        def look() -> dict[str, Any]:
             fs.invalidate_cache(root)
-            return describe(fs.info(f"{root}/{name}"))
+            found: dict[str, Any] = fs.info(f"{root}/{name}")
+            if found.get("size") is None:
+                raise OSError(errno.ENOSYS, "the store does not say how large it is", self.url_of(name))
+            return found
 
         return self._patiently(self.url_of(name), look, stopped)
 
@@ -188,9 +195,9 @@ class Objects:
             if isinstance(answer, Exception):
                 failure = failure or answer
             elif len(answer) != stop - start:
-                message = f"{len(answer):,} bytes instead of {stop - start:,} from byte {start:,} on"
-                # More than was asked for is a server that knows no ranges; no patience helps.
-                kind = errno.EIO if len(answer) < stop - start else errno.ENOSYS
+                message, kind = f"{len(answer):,} bytes instead of {stop - start:,} from byte {start:,} on", errno.EIO
+                if len(answer) > stop - start:  # no patience helps
+                    message, kind = f"the server knows no ranges ({message}); download the files", errno.ENOSYS
                 failure = failure or OSError(kind, message, self.url_of(name))
             else:
                 found[k] = bytes(answer)

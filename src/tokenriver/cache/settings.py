@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tokenriver.errors import UsageError
+from tokenriver.storage.paths import local_path, word_of
 
 __all__ = ["CacheSettings", "cache_settings", "parse_bytes"]
 
@@ -28,11 +29,11 @@ def cache_settings(
 ) -> CacheSettings:
     """As given, else by TOKENRIVER_CACHE_DIR and TOKENRIVER_CACHE_LIMIT, else tokenriver/shards in the user's cache.
 
-    Raises UsageError for a limit that is no size.
+    Raises UsageError for a limit that is no size, and for a cache that is not on this machine.
     """
-    given = os.environ.get("TOKENRIVER_CACHE_DIR") if cache_dir is None else os.fspath(cache_dir)
+    given = os.environ.get("TOKENRIVER_CACHE_DIR") if cache_dir is None else word_of(cache_dir)
     if given:
-        root = Path(given).expanduser()
+        root = local_path(given, what="the cache").expanduser()
     else:
         home = os.environ.get("XDG_CACHE_HOME")
         root = (Path(home) if home else Path.home() / ".cache") / "tokenriver" / "shards"

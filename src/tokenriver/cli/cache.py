@@ -21,8 +21,10 @@ __all__ = ["cache_command"]
 
 def cache_command(
     cache_dir: Annotated[
-        Path | None,
-        typer.Option("--cache-dir", help="The cache.", show_default="TOKENRIVER_CACHE_DIR, else the user's cache"),
+        str | None,
+        typer.Option(
+            "--cache-dir", metavar="DIR", help="The cache.", show_default="TOKENRIVER_CACHE_DIR, else the user's cache"
+        ),
     ] = None,
     prune: Annotated[bool, typer.Option("--prune", help="Remove what was needed the longest time ago.")] = False,
     limit: Annotated[

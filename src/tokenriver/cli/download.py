@@ -16,7 +16,7 @@ def download_command(
     dataset: Annotated[str | None, typer.Option(help="Name or path of one data set (default: all).")] = None,
     split: Annotated[Literal["train", "val"] | None, typer.Option(help="Only this side.")] = None,
     shards: Annotated[int | None, typer.Option(help="The first N train shards; val is always whole.")] = None,
-    out: Annotated[str, typer.Option(metavar="DIR", help="Folder that the files go below.")] = "data",
+    out: Annotated[str, typer.Option(metavar="DIR", help="Folder that the files go below, or its URL.")] = "data",
     revision: Annotated[str, typer.Option(help="Branch, tag or commit.")] = "main",
     connections: Annotated[int, typer.Option(help="Files under way at the same time.")] = 8,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,

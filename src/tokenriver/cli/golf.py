@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tokenriver.errors import UsageError
 from tokenriver.files import human_bytes, human_count
+from tokenriver.storage.paths import to_path
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tokenriver.golfing.documents import Documents
     from tokenriver.golfing.export import GolfExported
 
@@ -34,7 +36,7 @@ def fetch_command(
     variant: Annotated[str, typer.Option(help="sp1024, byte260, …: what follows fineweb10B_.")] = "sp1024",
     train_shards: Annotated[int, typer.Option(help="The first N train shards; val is always whole.")] = 80,
     with_docs: Annotated[bool, typer.Option("--with-docs", help="The documents and their sidecar too.")] = False,
-    root: Annotated[str, typer.Option(metavar="DIR", help="Local root.")] = "data",
+    root: Annotated[str, typer.Option(metavar="DIR", help="Folder that becomes the root, or its URL.")] = "data",
     repo_id: Annotated[str | None, _REPO] = None,
     remote_root: Annotated[str | None, _REMOTE_ROOT] = None,
     revision: Annotated[str, typer.Option(help="Branch, tag or commit.")] = "main",
@@ -46,7 +48,8 @@ def fetch_command(
     """Fetch an export: manifest first, all val shards, the first train shards, the tokenizer; every file checked."""
     from tokenriver.cli.summaries import print_json
     from tokenriver.cli.transfers import Transfers
-    from tokenriver.golfing.fetch import check_golf, fetch_golf
+    from tokenriver.golfing.check import check_golf
+    from tokenriver.golfing.fetch import fetch_golf
 
     where: dict[str, Any] = {"repo_id": repo_id, "remote_root": remote_root, "revision": revision, "root": root}
     if check:
@@ -210,7 +213,7 @@ def _models(words: list[str]) -> dict[int, Path]:
         size, equals, path = word.partition("=")
         if not equals or not size.isdecimal() or not path:
             raise UsageError(f"--reuse-sp-model {word!r}: expected VOCAB=MODEL, such as 1024=fineweb_1024_bpe.model")
-        models[int(size)] = Path(path)
+        models[int(size)] = to_path(path)
     return models
 
 

@@ -35,10 +35,10 @@ def index_command(
 ) -> None:
     """Write <shard>.bin.index: where each document ends, found by the separators; an older one is replaced."""
     from tokenriver.shards.index import index_shard
-    from tokenriver.storage.paths import to_path
+    from tokenriver.storage.paths import to_output
 
     start = time.perf_counter()
-    paths = [to_path(word) for word in shards]
+    paths = [to_output(word) for word in shards]  # each index goes beside its shard
     separators = _separators(paths, separator, separator_position, tokenizer)
     facts = [
         index_shard(path, separator_id=separators[path][0], position=separators[path][1], threads=threads)

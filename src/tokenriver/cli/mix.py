@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tokenriver.files import human_count
+from tokenriver.storage.paths import to_output
 
 if TYPE_CHECKING:
     from tokenriver.loader.mix_plan import MixPlan, PhasePlan
@@ -26,13 +26,13 @@ def _mix() -> None:
 
 @mix_app.command("plan")
 def mix_plan_command(
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The mixture, a TOML file.", show_default=False)],
+    file: Annotated[str, typer.Argument(metavar="FILE", help="The mixture, a TOML file.", show_default=False)],
     steps: Annotated[int, typer.Option("--steps", min=1, help="Steps of the run.")],
     batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Rows of all ranks in a step.")] = 512,
     seq_len: Annotated[int, typer.Option("--seq-len", min=1, help="Targets per row.")] = 1024,
     split: Annotated[str, typer.Option("--split", help="train or val.")] = "train",
     packing: Annotated[str, typer.Option("--packing", help="concat, bos-aligned or best-fit.")] = "concat",
-    plot: Annotated[Path | None, typer.Option("--plot", metavar="FILE", help="Draw it, as PNG, SVG or PDF.")] = None,
+    plot: Annotated[str | None, typer.Option("--plot", metavar="FILE", help="Draw it, as PNG, SVG or PDF.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
 ) -> None:
     """Show what will be seen, without reading data: tokens, epochs and share per source and phase."""
@@ -42,9 +42,10 @@ def mix_plan_command(
     mixture = Mixture(file)
     options: dict[str, Any] = {"batch_size": batch_size, "seq_len": seq_len, "split": split, "packing": packing}
     options |= {"rank": 0, "world_size": 1}
+    picture = None if plot is None else to_output(plot)
     plan = plan_mixture(mixture, steps=steps, **options)
-    if plot is not None:
-        draw_mixture(mixture, plot, steps=steps, **options)
+    if picture is not None:
+        draw_mixture(mixture, picture, steps=steps, **options)
     if as_json:
         print(json.dumps(asdict(plan), indent=2))
         return

@@ -14,7 +14,7 @@ __all__ = ["publish_command"]
 
 def publish_command(
     directory: Annotated[
-        str, typer.Argument(metavar="DIR", help="A data set, an artifacts root, or a Parameter Golf export.")
+        str, typer.Argument(metavar="DIR", help="A data set, artifacts root or Parameter Golf export, or its URL.")
     ],
     repo: Annotated[str, typer.Argument(metavar="REPO", help="Data set repository, OWNER/NAME; made if missing.")],
     private: Annotated[bool, typer.Option("--private", help="Make a new repository private.")] = False,

@@ -24,9 +24,9 @@ def recipe_command(
     model_desc: Annotated[
         Literal["gpt-2", "llama-3"] | None, typer.Option(help="llm.c's variant of the files, and its tokenizer.")
     ] = None,
-    out: Annotated[str, typer.Option(metavar="DIR", help="Where the files go.")] = "data",
+    out: Annotated[str, typer.Option(metavar="DIR", help="Where the files go; or its URL.")] = "data",
     local: Annotated[
-        str | None, typer.Option("--input", metavar="LOCAL", help="A local copy: a file, folder or archive.")
+        str | None, typer.Option("--input", metavar="PATH", help="A copy of the source: a file, folder or archive.")
     ] = None,
     layout: Annotated[Literal["llmc", "tokens"], typer.Option(help="Names, cuts and records.")] = "llmc",
     shard_tokens: Annotated[int | None, typer.Option(help="Tokens in a shard.")] = None,
@@ -53,13 +53,12 @@ def recipe_command(
     from tokenriver.cli.progress import Progress
     from tokenriver.recipes.engine import prepare_recipe
     from tokenriver.recipes.options import RecipeOptions
-    from tokenriver.storage.paths import local_path
 
     options = RecipeOptions(
         tokenizers=tuple(tokenizer or ()),
         model_desc=model_desc,
-        out=local_path(out, what="--out"),
-        input=None if local is None else local_path(local, what="--input"),
+        out=out,
+        input=local,
         layout=layout,
         shard_tokens=shard_tokens,
         version=version,

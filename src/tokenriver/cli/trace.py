@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tokenriver.errors import ResumeError, UsageError
+from tokenriver.storage.paths import to_path
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tokenriver.loader.trace import RowTrace
     from tokenriver.loader.train import TrainLoader
     from tokenriver.tokenizers.base import Tokenizer
@@ -23,14 +25,16 @@ SHOWN_CHARACTERS = 160
 
 def trace_command(
     dataset: Annotated[
-        str, typer.Argument(metavar="DATASET", help="Data set directory, manifest, shard or glob.", show_default=False)
+        str,
+        typer.Argument(metavar="DATASET", help="Data set directory, manifest, shard, glob or URL.", show_default=False),
     ],
     step: Annotated[
         int, typer.Option("--step", min=0, help="Step counted from the start of --epoch; may run into later epochs.")
     ],
     epoch: Annotated[int, typer.Option("--epoch", min=0, help="Epoch that --step is counted from.")] = 0,
     state: Annotated[
-        Path | None, typer.Option("--state", help="A saved loader state (JSON): gives all the settings below.")
+        str | None,
+        typer.Option("--state", metavar="FILE", help="A saved loader state (JSON): gives all the settings below."),
     ] = None,
     batch_size: Annotated[int | None, typer.Option("--batch-size", min=1, help="Rows per rank.")] = None,
     seq_len: Annotated[int | None, typer.Option("--seq-len", min=1, help="Targets per row.")] = None,
@@ -55,7 +59,7 @@ def trace_command(
         raise UsageError(f"--rank {rank} of --world-size {world_size}: ranks count from 0")
     settings: dict[str, Any] = {"split": split, "order": order, "seed": seed, "seq_len": seq_len}
     if state is not None:
-        saved = _read_state(state, world_size)
+        saved = _read_state(to_path(state), world_size)
         settings |= {name: saved[name] for name in settings}
         batch_size = saved["global_batch_size"] // world_size
         packed = saved.get("packing") or {}
@@ -89,8 +93,10 @@ def trace_command(
 
 def _read_state(path: Path, world_size: int) -> dict[str, Any]:
     """A saved loader state; the plain settings that it must hold are checked here, the rest by the loader."""
+    from tokenriver.shards.manifest import read_limited
+
     try:
-        saved = json.loads(path.read_bytes())
+        saved = json.loads(read_limited(path))
     except ValueError as error:
         raise ResumeError(f"{path}: not JSON ({error})") from None
     wanted = {"split": str, "order": str, "seed": int, "seq_len": int, "global_batch_size": int}

@@ -14,7 +14,7 @@ from tokenriver.evals.sources import Located, read_task
 from tokenriver.evals.tasks import BadRecordError, Question, Rendering
 from tokenriver.evals.write import choose_version, write_eval_file
 from tokenriver.files import atomic_write, sha256_file
-from tokenriver.storage.paths import to_path
+from tokenriver.storage.paths import to_output, to_path
 
 if TYPE_CHECKING:
     import os
@@ -67,7 +67,7 @@ def make_eval_file(
         raise UsageError(f"on_bad_record is {on_bad_record!r}; choose error or skip")
     if version not in ("auto", 1, 2):
         raise UsageError(f"evaluation file version {version!r} is unknown; choose auto, 1 or 2")
-    out = to_path(out)
+    out = to_output(out)
     skipped: Counter[str] = Counter()
     located, inputs = read_task(task, to_path(source), rendering=rendering, shots=shots)
     wheres, questions = _questions(located, skipped, on_bad_record)

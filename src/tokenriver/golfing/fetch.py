@@ -7,42 +7,43 @@ agrees with its size, and the val tokens in all are those of the manifest.
 from __future__ import annotations
 
 import os
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from tokenriver.errors import HubError, IntegrityError, UsageError
-from tokenriver.hub.client import head
+from tokenriver.files import is_file, remove_file
 from tokenriver.hub.crew import DEFAULT_CONNECTIONS, fetch_files
+from tokenriver.hub.landing import open_landing
 from tokenriver.hub.names import below, checked_name
-from tokenriver.hub.repository import Repository, explained, open_repository
-from tokenriver.hub.transfer import FetchJob
+from tokenriver.hub.repository import Repository, open_repository
+from tokenriver.hub.transfer import FetchJob, fetch_bytes
 from tokenriver.shards.golf_manifest import (
     GOLF_MANIFEST,
     GOLF_SIDECAR,
     GolfManifest,
-    read_golf_manifest,
-    read_golf_sidecar,
+    parse_golf_manifest,
+    parse_golf_sidecar,
 )
 from tokenriver.shards.layouts import BUILD_RECORD, CORPUS_RECORD, GOLF_NAME
-from tokenriver.shards.reader import read_header
-from tokenriver.storage.paths import local_path
+from tokenriver.shards.manifest import read_limited
+from tokenriver.shards.reader import read_headers
+from tokenriver.storage.paths import to_path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from tokenriver.hub.landing import Landing
     from tokenriver.hub.transfer import TransferSink
     from tokenriver.shards.golf_manifest import GolfDataset
 
 __all__ = [
     "DEFAULT_REPO_ID",
     "DEFAULT_TRAIN_SHARDS",
-    "GolfCheck",
     "GolfFetched",
     "GolfSource",
-    "check_golf",
     "fetch_golf",
+    "file_job",
     "plan_files",
 ]
 
@@ -100,20 +101,6 @@ class GolfFetched:
     train_tokens: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GolfCheck:
-    """What `check_golf` found: files asked for, and for each that cannot be had, why."""
-
-    commit: str
-    checked: int
-    problems: dict[str, str]
-
-    @property
-    def ok(self) -> bool:
-        """Whether every file of the manifest can be had."""
-        return not self.problems
-
-
 def plan_files(
     manifest: GolfManifest, *, variant: str, train_shards: int | None = DEFAULT_TRAIN_SHARDS, with_docs: bool = False
 ) -> list[str]:
@@ -157,46 +144,54 @@ def fetch_golf(
     connections: int = DEFAULT_CONNECTIONS,
     progress: TransferSink | None = None,
 ) -> GolfFetched:
-    """Fetch an export into `root`; files that are there and whole are not fetched again, wrong ones are.
+    """Fetch an export into `root`, a folder or its URL; what is there and whole is not fetched again, what is wrong is.
 
     Raises UsageError (unknown variant, too many shards), HubError (not published, not reachable), IntegrityError (a
     file that stays wrong, a name that leads out of `root`), FormatError (a manifest or shard that is none).
     """
     source = GolfSource.chosen(repo_id, remote_root, revision=revision)
-    folder = local_path(root, what="--root")
-    repository = open_repository(source.repo_id, revision=source.revision)
-    manifest_job = _job(repository, source, folder, GOLF_MANIFEST)
-    fetched = fetch_files(repository, [manifest_job], progress=progress)
-    manifest = read_golf_manifest(manifest_job.path)
-    names = plan_files(manifest, variant=variant, train_shards=train_shards, with_docs=with_docs)
-    dataset = _dataset(manifest, variant)
-    _refuse_missing(repository, source, dataset, names)
-    if train_shards is None or train_shards == dataset.stats.files_train:
-        names = _records(repository, source, dataset) + names
-    jobs = [_job(repository, source, folder, name) for name in names]
-    if with_docs:
-        jobs, fetched = _docs_by_sidecar(repository, jobs, fetched, progress)
-    fetched += fetch_files(repository, jobs, connections=connections, progress=progress)
-    val, train = (_tokens(folder, names, split) for split in ("val", "train"))
-    if val != dataset.stats.tokens_val:
-        raise IntegrityError(
-            f"{folder / dataset.path}: the val shards hold {val:,} tokens, {manifest_job.path} says "
-            f"{dataset.stats.tokens_val:,}; the publication contradicts itself: tell the owner of {source.repo_id}"
-        )
+    folder = to_path(root)
+    with open_landing(folder) as landing:
+        repository = open_repository(source.repo_id, revision=source.revision)
+        fetch = _Fetch(repository, landing, connections, progress)
+        manifest_job = file_job(repository, source, folder, GOLF_MANIFEST)
+        manifest = parse_golf_manifest(fetch.content(manifest_job), manifest_job.path)
+        names = plan_files(manifest, variant=variant, train_shards=train_shards, with_docs=with_docs)
+        dataset = _dataset(manifest, variant)
+        _refuse_missing(repository, source, dataset, names)
+        records = []
+        if train_shards is None or train_shards == dataset.stats.files_train:
+            records = _records(repository, source, dataset)
+        jobs = [file_job(repository, source, folder, name) for name in names]
+        last = [file_job(repository, source, folder, name) for name in records]
+        if with_docs:
+            *jobs, docs, sidecar = jobs
+            jobs.append(_as_sidecar_says(docs, sidecar.path, fetch.content(sidecar)))
+            last.append(sidecar)
+        fetch(jobs)
+        fetch(last, connections=1)
+        val, train = (_tokens(folder, names, split) for split in ("val", "train"))
+        if val != dataset.stats.tokens_val:
+            raise IntegrityError(
+                f"{folder / dataset.path}: the val shards hold {val:,} tokens, {manifest_job.path} says "
+                f"{dataset.stats.tokens_val:,}; the publication contradicts itself: tell the owner of {source.repo_id}"
+            )
+        fetch([manifest_job])  # behind a URL it gets there last
     return GolfFetched(
         root=folder,
         repo_id=source.repo_id,
         commit=repository.commit,
         dataset=dataset.name,
-        files=[manifest_job.path, *(job.path for job in jobs)],
-        fetched=len(fetched),
-        n_bytes=sum(job.expected.n_bytes or 0 for job in [manifest_job, *jobs]),
+        files=[manifest_job.path, *(job.path for job in [*jobs, *last])],
+        fetched=len(fetch.fetched),
+        n_bytes=sum(job.expected.n_bytes or 0 for job in [manifest_job, *jobs, *last]),
         val_tokens=val,
         train_tokens=train,
     )
 
 
-def _job(repository: Repository, source: GolfSource, folder: Path, name: str) -> FetchJob:
+def file_job(repository: Repository, source: GolfSource, folder: Path, name: str) -> FetchJob:
+    """The job of a file named relative to the root, which `folder` is. Raises as `fetch_golf`."""
     where = f"{GOLF_MANIFEST} of {repository.repo_id}"
     path = below(folder, name, source=where)
     remote = source.remote(name)
@@ -208,17 +203,45 @@ def _job(repository: Repository, source: GolfSource, folder: Path, name: str) ->
     return FetchJob(remote, path, repository.expected(remote))
 
 
-def _docs_by_sidecar(
-    repository: Repository, jobs: list[FetchJob], fetched: list[FetchJob], progress: TransferSink | None
-) -> tuple[list[FetchJob], list[FetchJob]]:
-    """Fetch the documents' sidecar and hold the documents to its docs_sha256."""
-    *others, docs, sidecar = jobs
-    fetched = fetched + fetch_files(repository, [sidecar], progress=progress)
-    facts, _ = read_golf_sidecar(sidecar.path)
-    if facts.docs_sha256 is not None:
-        expected = docs.expected.with_sha256(facts.docs_sha256, name=docs.name, source=GOLF_SIDECAR)
-        docs = FetchJob(docs.name, docs.path, expected)
-    return [*others, docs, sidecar], fetched
+class _Fetch:
+    """Fetches files of a repository to their places, here or behind a URL; `fetched` are those that were not there."""
+
+    def __init__(
+        self, repository: Repository, landing: Landing | None, connections: int, progress: TransferSink | None
+    ) -> None:
+        self._repository = repository
+        self._landing = landing
+        self._connections = connections
+        self._progress = progress
+        self.fetched: set[str] = set()
+
+    def __call__(self, jobs: list[FetchJob], *, connections: int | None = None) -> None:
+        done = fetch_files(
+            self._repository,
+            jobs,
+            connections=connections or self._connections,
+            progress=self._progress,
+            landing=self._landing,
+        )
+        self.fetched.update(job.name for job in done)
+
+    def content(self, job: FetchJob) -> bytes:
+        """What is in a file that says what others must be. It gets its place here, but none behind a URL yet."""
+        if self._landing is not None:
+            raw = fetch_bytes(self._repository, job.name)
+            if is_file(job.path) and read_limited(job.path) != raw:
+                remove_file(job.path)  # it speaks of other files than those that come now
+            return raw
+        self([job])
+        return read_limited(job.path)
+
+
+def _as_sidecar_says(docs: FetchJob, path: Path, raw: bytes) -> FetchJob:
+    """The documents, held to their sidecar's docs_sha256."""
+    facts, _ = parse_golf_sidecar(raw, path)
+    if facts.docs_sha256 is None:
+        return docs
+    return replace(docs, expected=docs.expected.with_sha256(facts.docs_sha256, name=docs.name, source=GOLF_SIDECAR))
 
 
 def _refuse_missing(repository: Repository, source: GolfSource, dataset: GolfDataset, names: list[str]) -> None:
@@ -242,46 +265,5 @@ def _records(repository: Repository, source: GolfSource, dataset: GolfDataset) -
 
 
 def _tokens(folder: Path, names: list[str], split: str) -> int:
-    return sum(read_header(folder / name).n_tokens for name in names if f"_{split}_" in name.rpartition("/")[2])
-
-
-def check_golf(
-    *,
-    repo_id: str | None = None,
-    remote_root: str | None = None,
-    revision: str = "main",
-    root: str | os.PathLike[str] = "data",
-    connections: int = DEFAULT_CONNECTIONS,
-) -> GolfCheck:
-    """Ask the server for every file that the manifest lists, all variants, without fetching any but the manifest."""
-    source = GolfSource.chosen(repo_id, remote_root, revision=revision)
-    repository = open_repository(source.repo_id, revision=source.revision)
-    job = _job(repository, source, local_path(root, what="--root"), GOLF_MANIFEST)
-    fetch_files(repository, [job])
-    manifest = read_golf_manifest(job.path)
-    names: dict[str, None] = {}
-    for dataset in manifest.datasets:
-        names |= dict.fromkeys(plan_files(manifest, variant=dataset.name, train_shards=None))
-    with ThreadPoolExecutor(connections) as pool:
-        remote = [source.remote(checked_name(name, source=str(job.path))) for name in names]
-        found = list(pool.map(lambda name: _problem(repository, name), remote))
-    problems = {name: problem for name, problem in zip(names, found, strict=True) if problem is not None}
-    return GolfCheck(commit=repository.commit, checked=len(names), problems=problems)
-
-
-def _problem(repository: Repository, name: str) -> str | None:
-    """Why a file cannot be had, or None: listed, and served with the size that is listed."""
-    if name not in repository.files:
-        return "not in the repository"
-    if repository.offline:
-        return None
-    try:
-        with explained(name):
-            response = head(repository.url(name))
-    except HubError as error:
-        return str(error).removeprefix(f"{name}: ")
-    size = response.headers.get("X-Linked-Size") or response.headers.get("Content-Length")
-    expected = repository.files[name].n_bytes
-    if response.status_code == 200 and size is not None and int(size) != expected:
-        return f"served with {int(size):,} bytes, listed with {expected:,}"
-    return None
+    paths = [folder / name for name in names if f"_{split}_" in name.rpartition("/")[2]]
+    return sum(header.n_tokens for header in read_headers(paths))

@@ -5,14 +5,15 @@ The arithmetic is bpb.golf's; here are the files, the ranks of torch.distributed
 
 from __future__ import annotations
 
+import glob
 import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tokenriver.bpb.golf import bpb_of, eval_bpb
 from tokenriver.errors import MissingDependencyError
 from tokenriver.golf import load_validation_tokens
+from tokenriver.storage.paths import is_remote, to_path
 from tokenriver.tokenizers.load import load_tokenizer
 
 if TYPE_CHECKING:
@@ -46,11 +47,12 @@ def score_golf(
 ) -> GolfScore:
     """Score `model(x, y)`, which gives the mean loss of a batch [sequences, seq_len].
 
-    `val` is a folder with fineweb_val_*.bin or a pattern. `x` and `y` are NumPy int64, or with `device` torch tensors
-    there, under autocast to bfloat16. Where torch.distributed runs, every rank takes its sequences and the sums are
-    added; every rank gets the same score. Raises UsageError where a batch holds no sequence for a rank.
+    `val` is a folder with fineweb_val_*.bin or a pattern, or the URL of one. `x` and `y` are NumPy int64, or with
+    `device` torch tensors there, under autocast to bfloat16. Where torch.distributed runs, every rank takes its
+    sequences and the sums are added; every rank gets the same score. Raises UsageError where a batch holds no sequence
+    for a rank.
     """
-    pattern = str(Path(val) / "fineweb_val_*.bin") if Path(val).is_dir() else os.fspath(val)
+    pattern = _val_shards(val)
     coder = load_tokenizer(os.fspath(tokenizer)) if isinstance(tokenizer, str | os.PathLike) else tokenizer
     rank, world_size = _ranks()
     sums = eval_bpb(
@@ -67,6 +69,15 @@ def score_golf(
     nats, targets, n_bytes = _added(sums, device) if world_size > 1 else sums
     val_loss, val_bpb = bpb_of(nats, targets, n_bytes)
     return GolfScore(val_loss=val_loss, val_bpb=val_bpb, targets=targets, n_bytes=n_bytes, world_size=world_size)
+
+
+def _val_shards(val: str | os.PathLike[str]) -> str:
+    path = to_path(val)
+    if is_remote(path):
+        is_folder = not glob.has_magic(str(path)) and not path.name.endswith(".bin")
+    else:
+        is_folder = path.is_dir()
+    return f"{path}/fineweb_val_*.bin" if is_folder else str(path)
 
 
 def _ranks() -> tuple[int, int]:

@@ -28,7 +28,7 @@ from tokenriver.golfing.keys import chosen_lines, sort_bucket, threshold_key
 from tokenriver.shards.golf_manifest import GOLF_DOCS, GOLF_SIDECAR
 from tokenriver.shards.manifest import render_json
 from tokenriver.storage.directory import staging_directory
-from tokenriver.storage.paths import is_remote, to_path
+from tokenriver.storage.paths import is_remote, to_output
 
 if TYPE_CHECKING:
     import os
@@ -96,16 +96,15 @@ def select_golf(
     sources = find_sources([inputs] if isinstance(inputs, str) else inputs, options)
     if any(source.stream is not None for source in sources):
         raise UsageError("the inputs are read twice, so standard input (-) cannot be one of them; give a file")
-    folder = to_path(out)
+    folder = to_output(out)
     if file_exists(folder / GOLF_SIDECAR) and not overwrite:
         raise IntegrityError(f"{folder}: holds a selection already ({GOLF_SIDECAR}); --overwrite replaces it")
     room = staging_directory(str(folder)) if is_remote(folder) else folder
     with ExitStack() as stack:
+        stack.callback(_remove_if_empty, room if is_remote(folder) else None)
         reader: _Reader | ClusterSelection
         if engine == "ray":
-            if is_remote(folder):
-                raise UsageError(f"{folder}: a cluster writes to a folder that all its nodes see; give its path")
-            reader = _on_cluster(stack, folder, sources, options, workers, ray_address, block_bytes, progress)
+            reader = _on_cluster(stack, room, sources, options, workers, ray_address, block_bytes, progress)
         else:
             reader = _Reader(room / _BUCKETS, sources, options, workers or default_workers(), block_bytes, progress)
         facts = reader.count()
@@ -120,8 +119,6 @@ def select_golf(
         sha256, n_bytes, n_written = _join(reader.chosen(seed, limit, n_buckets), folder / GOLF_DOCS)
     if n_written != docs:
         raise IntegrityError(f"{folder / GOLF_DOCS}: {n_written:,} documents instead of {docs:,}: the inputs changed")
-    if room is not folder and not any(room.iterdir()):
-        room.rmdir()
     sidecar = {
         "num_docs": docs,
         "docs_val": n_val,
@@ -143,6 +140,11 @@ def select_golf(
         documents_read=n_documents,
         skipped=dict(sorted(reader.skipped.items())),
     )
+
+
+def _remove_if_empty(room: Path | None) -> None:
+    if room is not None and room.exists() and not any(room.iterdir()):
+        room.rmdir()
 
 
 def _on_cluster(

@@ -9,7 +9,7 @@ from tokenriver.errors import FormatError, UsageError
 from tokenriver.shards.layouts import check_name
 from tokenriver.shards.manifest import decode_json, read_limited
 from tokenriver.storage.copies import local_copy
-from tokenriver.storage.paths import is_remote, to_path
+from tokenriver.storage.paths import is_remote, named_in, to_path
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -81,7 +81,7 @@ def read_specs(
     models = dict(reuse or {})
     specs = []
     for i, record in enumerate(records):
-        spec = _spec(record, f"{path}: record {i}", models, folder=path.parent, root=root, train_docs=train_docs)
+        spec = _spec(record, f"{path}: record {i}", models, file=path, root=root, train_docs=train_docs)
         if not (skip_byte and spec.kind == "byte"):
             specs.append(spec)
     wanted = {s.vocab_size for s in specs if s.kind != "byte"}
@@ -97,7 +97,7 @@ def read_specs(
 
 
 def _spec(
-    record: Any, where: str, models: Mapping[int, Path], *, folder: Path, root: Path, train_docs: int | None
+    record: Any, where: str, models: Mapping[int, Path], *, file: Path, root: Path, train_docs: int | None
 ) -> TokenizerSpec:
     if not isinstance(record, dict):
         raise FormatError(f"{where} is {type(record).__name__}, not an object")
@@ -115,8 +115,10 @@ def _spec(
         return TokenizerSpec(name, suffix, kind, vocab_size, given)
     model = models.get(vocab_size)
     if model is None and isinstance(named := record.get("reuse_model_path"), str):
-        model = local_copy(str(folder / named)) if is_remote(folder) else folder / named
+        model = to_path(named_in(file, named))
     if model is not None:
+        if is_remote(model):
+            model = local_copy(str(model))
         if not model.is_file():
             raise UsageError(f"{model}: there is no such model to reuse for {name}")
         given["reuse_model_path"] = _recorded(model, root)

@@ -8,9 +8,13 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tokenriver.errors import IntegrityError
+from tokenriver.storage.objects import required_size
+from tokenriver.storage.reading import read_from
 
 if TYPE_CHECKING:
     from pathlib import Path
+
+    from tokenriver.storage.objects import RemoteFile
 
 __all__ = ["Digest", "Expected"]
 
@@ -54,6 +58,16 @@ class Expected:
             return f"{n_bytes:,} bytes instead of {self.n_bytes:,}"
         digest = Digest(self, n_bytes)
         digest.update_from(path)
+        return self.problem(n_bytes, digest)
+
+    def problem_of_object(self, there: RemoteFile) -> str | None:
+        """What is wrong with an object behind a URL, read once as a stream; None when nothing is."""
+        n_bytes = required_size(there)
+        if self.n_bytes is not None and n_bytes != self.n_bytes:
+            return f"{n_bytes:,} bytes instead of {self.n_bytes:,}"
+        digest = Digest(self, n_bytes)
+        for chunk in read_from(there):
+            digest.update(chunk)
         return self.problem(n_bytes, digest)
 
 

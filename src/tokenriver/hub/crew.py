@@ -11,6 +11,7 @@ from tokenriver.hub.transfer import fetch_file
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tokenriver.hub.landing import Landing
     from tokenriver.hub.transfer import FetchJob, Remote, TransferSink
 
 __all__ = ["DEFAULT_CONNECTIONS", "fetch_files"]
@@ -25,15 +26,17 @@ def fetch_files(
     *,
     connections: int = DEFAULT_CONNECTIONS,
     progress: TransferSink | None = None,
+    landing: Landing | None = None,
 ) -> list[FetchJob]:
-    """Fetch files, the first ones first; the jobs that were not there already.
+    """Fetch files, the first ones first; the jobs that were not there already. With a landing they go behind its URL.
 
     The first failure stops what has not begun; it is raised when what is under way has ended.
     """
     if connections < 1:
         raise UsageError(f"--connections is {connections}; it must be 1 or more")
+    fetch = fetch_file if landing is None else landing.fetch
     with ThreadPoolExecutor(connections, thread_name_prefix="tokenriver-fetch") as pool:
-        futures = [pool.submit(fetch_file, repository, job, progress=progress) for job in jobs]
+        futures = [pool.submit(fetch, repository, job, progress=progress) for job in jobs]
         try:
             return [job for job, future in zip(jobs, futures, strict=True) if future.result()]
         except BaseException:

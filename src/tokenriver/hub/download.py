@@ -10,15 +10,17 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from tokenriver.errors import FormatError
-from tokenriver.files import atomic_write
+from tokenriver.files import atomic_write, is_file, remove_file
 from tokenriver.hub.crew import DEFAULT_CONNECTIONS, fetch_files
+from tokenriver.hub.landing import open_landing
 from tokenriver.hub.names import below
 from tokenriver.hub.remote_sets import RemoteSet, find_sets
 from tokenriver.hub.repository import open_repository
 from tokenriver.hub.transfer import FetchJob, fetch_bytes, locked
 from tokenriver.shards.manifest import parse_manifest, read_limited
 from tokenriver.shards.record import parse_record
-from tokenriver.storage.paths import local_path
+from tokenriver.storage.paths import is_remote, to_path
+from tokenriver.storage.uploading import upload_bytes
 
 if TYPE_CHECKING:
     import os
@@ -60,23 +62,27 @@ def download(
     connections: int = DEFAULT_CONNECTIONS,
     progress: TransferSink | None = None,
 ) -> DownloadSummary:
-    """Fetch data sets of a repository into `out`, in the same folders as there.
+    """Fetch data sets of a repository into `out`, a folder or its URL, in the same folders as there.
 
     `dataset` names one (None: all); `split` "train" or "val" takes one side; `shards` takes the first train shards
     alone, val always whole. The manifest then lists what was taken. Files that are there and right are kept; a file
     gets its name when its SHA-256 is the manifest's. Raises HubError (not there, not reachable), IntegrityError (a file
-    that stays wrong; a name that leads out of `out`), UsageError (more shards than there are).
+    that stays wrong; a name that leads out of `out`), UsageError (more shards than there are), StorageError (the store
+    behind a URL fails).
     """
-    folder = local_path(out, what="--out")
-    repository = open_repository(repo_id, revision=revision)
-    plans = [
-        _Plan.of(repository, found, found.chosen(split, shards), folder) for found in find_sets(repository, dataset)
-    ]
+    folder = to_path(out)
     fetched = 0
-    for plan in plans:
-        plan.forget_other_listing()
-        fetched += len(fetch_files(repository, plan.jobs, connections=connections, progress=progress))
-        plan.write_records(repository)
+    with open_landing(folder) as landing:
+        repository = open_repository(repo_id, revision=revision)
+        plans = [
+            _Plan.of(repository, found, found.chosen(split, shards), folder) for found in find_sets(repository, dataset)
+        ]
+        for plan in plans:
+            plan.forget_other_listing()
+            fetched += len(
+                fetch_files(repository, plan.jobs, connections=connections, progress=progress, landing=landing)
+            )
+            plan.write_records(repository)
     return DownloadSummary(
         repo_id=repo_id,
         commit=repository.commit,
@@ -123,7 +129,7 @@ class _Plan:
         path = self.directory / self.remote.listing
         new = {file.name: file.sha256 for file in self.remote.files}
         if any(new.get(file.name) != file.sha256 for file in _listed(path)):
-            path.unlink()
+            remove_file(path)
 
     def write_records(self, repository: Repository) -> None:
         """Write the build record and, last, the manifest, for exactly the files that are there now."""
@@ -144,7 +150,7 @@ def _with_those_there(remote: RemoteSet, files: Sequence[ManifestFile], listing:
 
 def _listed(listing: Path) -> list[ManifestFile]:
     """What a manifest or record of an earlier download lists; nothing where there is none that can be read."""
-    if not listing.is_file():
+    if not is_file(listing):
         return []
     try:
         raw = read_limited(listing)
@@ -156,6 +162,10 @@ def _listed(listing: Path) -> list[ManifestFile]:
 
 
 def _write(path: Path, raw: bytes) -> None:
+    if is_remote(path):
+        if not is_file(path) or read_limited(path) != raw:
+            upload_bytes(raw, str(path))
+        return
     with locked(path):
         if path.is_file() and not path.is_symlink() and path.read_bytes() == raw:
             return

@@ -8,13 +8,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tokenriver.errors import IntegrityError
+from tokenriver.files import is_file
 from tokenriver.hub.card import CardFacts, SideFacts
 from tokenriver.hub.names import below, checked_name
 from tokenriver.shards.discover import find_data
 from tokenriver.shards.golf_manifest import GOLF_MANIFEST, GOLF_SIDECAR, GolfManifest, read_golf_manifest
 from tokenriver.shards.layouts import BUILD_RECORD, CORPUS_RECORD, SPLITS, record_prefix
 from tokenriver.shards.manifest import read_limited, render_json
-from tokenriver.shards.reader import read_header
+from tokenriver.shards.reader import read_headers
+from tokenriver.storage.paths import is_remote
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -30,20 +32,23 @@ _REMOTE_ROOT = "datasets"
 class Upload:
     """Everything to upload, by its path in the repository: shards, other files, and the manifests, which come last.
 
-    A value is a path, or the bytes themselves. `sha256` is what each shard must be; `claimed` the (folder, name) pairs
-    whose shards these are.
+    A value is a path, behind a URL too, or the bytes themselves. `sha256` is what each shard must be; `claimed` the
+    (folder, name) pairs whose shards these are.
     """
 
     shards: dict[str, Path] = field(default_factory=dict)
-    others: dict[str, bytes | str] = field(default_factory=dict)
-    listings: dict[str, bytes | str] = field(default_factory=dict)
+    others: dict[str, bytes | Path] = field(default_factory=dict)
+    listings: dict[str, bytes | Path] = field(default_factory=dict)
     sha256: dict[str, str] = field(default_factory=dict)
     claimed: set[tuple[str, str]] = field(default_factory=set)
     facts: list[CardFacts] = field(default_factory=list)
 
 
 def find_uploads(directory: Path) -> Upload:
-    """Look through a folder. IntegrityError where there is no finished data set, or one that is not whole."""
+    """Look through a folder, or what is behind a URL.
+
+    IntegrityError where there is no finished data set, or one that is not whole.
+    """
     found = find_data([directory])
     if found.findings:
         raise IntegrityError(f"{found.findings[0].path}: {found.findings[0].problem}; nothing was published")
@@ -61,7 +66,7 @@ def find_uploads(directory: Path) -> Upload:
 def _golf_root(directory: Path) -> tuple[GolfManifest | None, str]:
     """The manifest of a Parameter Golf export, and the folder in the repository that it goes to."""
     path = directory / GOLF_MANIFEST
-    if not path.is_file():
+    if not is_file(path):
         return None, ""
     prefix = os.environ.get("MATCHED_FINEWEB_REMOTE_ROOT_PREFIX", _REMOTE_ROOT).strip("/")
     return read_golf_manifest(path), f"{prefix}/" if prefix not in ("", ".") else ""
@@ -75,24 +80,29 @@ def _add(upload: Upload, data_set: DataSet, root: Path, golf: GolfManifest | Non
     def named(name: str) -> str:
         return f"{folder}/{name}" if folder else name
 
-    for file in data_set.files:
-        path = data_set.directory / file.name
-        n_tokens = read_header(path).n_tokens
-        if n_tokens != file.n_tokens:
-            raise IntegrityError(f"{path}: {n_tokens:,} tokens, {data_set.source.name} says {file.n_tokens:,}")
+    n_bytes = 0
+    paths = [data_set.directory / file.name for file in data_set.files]
+    for file, path, header in zip(data_set.files, paths, read_headers(paths), strict=True):
+        if header.n_tokens != file.n_tokens:
+            raise IntegrityError(f"{path}: {header.n_tokens:,} tokens, {data_set.source.name} says {file.n_tokens:,}")
+        n_bytes += header.file_bytes
         upload.shards[named(file.name)] = path
         upload.sha256[named(file.name)] = file.sha256
     own = record_prefix(data_set.layout, data_set.record.dataset if data_set.record else "")
     upload.claimed.add((folder, own))
     corpus, record = data_set.directory / (own + CORPUS_RECORD), data_set.directory / (own + BUILD_RECORD)
-    if corpus.is_file():
-        upload.others[named(corpus.name)] = str(corpus)
-    if record.is_file():
+    if is_file(corpus):
+        upload.others[named(corpus.name)] = corpus
+    if is_file(record):
         target = upload.others if data_set.manifest is not None else upload.listings
         target[named(record.name)] = _without_paths(read_limited(record))
     if data_set.manifest is not None:
-        upload.listings[named(data_set.source.name)] = str(data_set.source)
-    upload.facts.append(_facts(data_set, folder, in_golf.variant if in_golf is not None else None))
+        upload.listings[named(data_set.source.name)] = _listing(data_set.source)
+    upload.facts.append(_facts(data_set, folder, in_golf.variant if in_golf is not None else None, n_bytes))
+
+
+def _listing(path: Path) -> bytes | Path:
+    return read_limited(path) if is_remote(path) else path
 
 
 def _folder(data_set: DataSet, root: Path) -> str:
@@ -100,7 +110,10 @@ def _folder(data_set: DataSet, root: Path) -> str:
     if data_set.manifest is not None:
         name = f"tokens/{data_set.manifest.tokenizer_id}/{data_set.manifest.dataset}"
         return checked_name(name, source=str(data_set.source))
-    relative = data_set.directory.resolve().relative_to(root.resolve()).as_posix()
+    if is_remote(root):
+        relative = str(data_set.directory).removeprefix(str(root).rstrip("/")).strip("/") or "."
+    else:
+        relative = data_set.directory.resolve().relative_to(root.resolve()).as_posix()
     return "" if relative == "." else checked_name(relative, source=str(root))
 
 
@@ -112,7 +125,7 @@ def _without_paths(raw: bytes) -> bytes:
     return render_json(record)
 
 
-def _facts(data_set: DataSet, folder: str, variant: str | None) -> CardFacts:
+def _facts(data_set: DataSet, folder: str, variant: str | None, n_bytes: int) -> CardFacts:
     manifest, record = data_set.manifest, data_set.record
     own = record.dataset if record is not None and data_set.layout == "llmc" else ""
     sides: dict[str, SideFacts] = {
@@ -138,7 +151,7 @@ def _facts(data_set: DataSet, folder: str, variant: str | None) -> CardFacts:
         vocab_size=data_set.vocab_size,
         separator=data_set.separator_id,
         sides=sides,
-        n_bytes=sum((data_set.directory / f.name).stat().st_size for f in data_set.files),
+        n_bytes=n_bytes,
         example=_example(data_set, folder, own, variant),
         golf=variant,
     )
@@ -157,15 +170,15 @@ def _add_golf_root(upload: Upload, root: Path, golf: GolfManifest, prefix: str) 
     names = [name for tokenizer in golf.tokenizers for name in tokenizer.artifacts]
     for name in names:
         path = below(root, name, source=GOLF_MANIFEST)
-        if not path.is_file():
+        if not is_file(path):
             raise IntegrityError(f"{path}: missing, though {GOLF_MANIFEST} lists it; export again")
-        upload.others[prefix + name] = str(path)
+        upload.others[prefix + name] = path
     for name in (golf.docs_jsonl, GOLF_SIDECAR):
         path = below(root, name, source=GOLF_MANIFEST)
-        if path.is_file():
-            upload.others[prefix + name] = str(path)
+        if is_file(path):
+            upload.others[prefix + name] = path
     for dataset in golf.datasets:
         for name in dataset.shards("val") + dataset.shards("train"):
             if prefix + name not in upload.shards:
                 raise IntegrityError(f"{root / name}: {GOLF_MANIFEST} lists it, but no build record does; export again")
-    upload.listings[prefix + GOLF_MANIFEST] = str(root / GOLF_MANIFEST)
+    upload.listings[prefix + GOLF_MANIFEST] = _listing(root / GOLF_MANIFEST)

@@ -6,6 +6,7 @@ import re
 from pathlib import Path, PurePosixPath
 
 from tokenriver.errors import IntegrityError
+from tokenriver.storage.paths import is_remote
 
 __all__ = ["below", "checked_name"]
 
@@ -46,6 +47,8 @@ def below(root: Path, name: str, *, source: str) -> Path:
     way leads out of `root`.
     """
     path = root.joinpath(*PurePosixPath(checked_name(name, source=source)).parts)
+    if is_remote(root):
+        return path  # a store has no links
     real_root = root.resolve()
     if not path.parent.resolve().is_relative_to(real_root):
         raise IntegrityError(

@@ -6,17 +6,17 @@ The shards are uploaded before; what was uploaded is compared with the manifest,
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tokenriver.errors import HubError, IntegrityError
-from tokenriver.files import sha256_file
+from tokenriver.files import file_size, sha256_file
 from tokenriver.hub.card import render_card
 from tokenriver.hub.local_sets import Upload, find_uploads
 from tokenriver.hub.repository import explained, open_repository
+from tokenriver.hub.sending import send_from_url
 from tokenriver.hub.transfer import fetch_bytes
 from tokenriver.shards.layouts import parse_shard_name
-from tokenriver.storage.paths import local_path
+from tokenriver.storage.paths import is_remote, to_path
 
 if TYPE_CHECKING:
     import os
@@ -53,12 +53,14 @@ def publish(
 ) -> PublishSummary:
     """Publish the data sets in a folder: one data set of any layout, an artifacts root, or a Parameter Golf export.
 
+    Behind a URL they are copied here file by file, each checked, sent and let go; what the repository holds is not.
     The repository is created where there is none. A data set of the tokens layout goes to tokens/<tokenizer>/<dataset>,
     a Parameter Golf export below MATCHED_FINEWEB_REMOTE_ROOT_PREFIX ("datasets"), others where they are in the folder.
     The build records go along without the paths of this machine. Raises IntegrityError for a data set that is
     unfinished or is not what its manifest says, HubError when the Hub refuses.
     """
-    upload = find_uploads(local_path(directory, what="the folder to publish,"))
+    root = to_path(directory)
+    upload = find_uploads(root)
     if dry_run:
         return PublishSummary(repo_id=repo_id, files=_sizes(upload), card=render_card(None, repo_id, upload.facts))
     from huggingface_hub import CommitOperationAdd, CommitOperationDelete, HfApi
@@ -69,18 +71,17 @@ def publish(
     repository = open_repository(repo_id)
     card = render_card(_existing_card(repository), repo_id, upload.facts)
     removed = _stale(repository, upload)
-    shards = [CommitOperationAdd(name, str(path)) for name, path in upload.shards.items()]
-    others = [CommitOperationAdd(name, content) for name, content in upload.others.items()]
-    last = [CommitOperationAdd(name, content) for name, content in upload.listings.items()]
     with explained(f"repository {repo_id}"), _uploads_explained():
-        api.preupload_lfs_files(repo_id, additions=[*shards, *others], repo_type="dataset", free_memory=False)
-        _refuse_changed(shards, upload)
+        if is_remote(root):
+            sent = send_from_url(api, repository, upload)
+        else:
+            sent = _send(api, repo_id, upload)
+        last = [CommitOperationAdd(name, content) for name, content in upload.listings.items()]
         commit = api.create_commit(
             repo_id,
             [
                 *(CommitOperationDelete(name) for name in removed),
-                *shards,
-                *others,
+                *sent,
                 CommitOperationAdd(_CARD, card.encode()),
                 *last,
             ],
@@ -102,11 +103,23 @@ class _uploads_explained:  # noqa: N801 (a context manager)
             raise HubError(f"{error} ({type(error.__cause__).__name__}: {error.__cause__})") from error
 
 
+def _send(api: Any, repo_id: str, upload: Upload) -> list[Any]:
+    """Upload shards and others of a folder here, and compare what was read with the manifests."""
+    from huggingface_hub import CommitOperationAdd
+
+    shards = [CommitOperationAdd(name, path) for name, path in upload.shards.items()]
+    others = [CommitOperationAdd(name, content) for name, content in upload.others.items()]
+    api.preupload_lfs_files(repo_id, additions=[*shards, *others], repo_type="dataset", free_memory=False)
+    _refuse_changed(shards, upload)
+    return [*shards, *others]
+
+
 def _sizes(upload: Upload) -> dict[str, int]:
-    sizes = {name: path.stat().st_size for name, path in upload.shards.items()}
-    for part in (upload.others, upload.listings):
-        sizes |= {n: len(c) if isinstance(c, bytes) else Path(c).stat().st_size for n, c in part.items()}
-    return sizes
+    return {
+        name: len(content) if isinstance(content, bytes) else file_size(content)
+        for part in (upload.shards, upload.others, upload.listings)
+        for name, content in part.items()
+    }
 
 
 def _existing_card(repository: Repository) -> str | None:

@@ -7,6 +7,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from tokenriver.errors import MissingDependencyError, UsageError
+from tokenriver.files import atomic_write
 from tokenriver.loader.train import TrainLoader
 
 if TYPE_CHECKING:
@@ -84,9 +85,13 @@ def draw_mixture(mixture: Mixture, path: Path, *, steps: int, **options: Any) ->
     Raises MissingDependencyError, naming the extra, without matplotlib.
     """
     try:
+        from matplotlib.backend_bases import FigureCanvasBase
         from matplotlib.figure import Figure
     except ImportError as error:
         raise MissingDependencyError("matplotlib is not installed: pip install 'tokenriver[report]'") from error
+    ending = path.suffix.removeprefix(".") or "png"
+    if ending not in FigureCanvasBase.get_supported_filetypes():
+        raise UsageError(f"{path}: a picture's name ends in .png, .svg or .pdf")
     loader = TrainLoader(mixture, prefetch=0, **options)
     end = loader.plan.steps(0)
     steps = steps if end is None else min(steps, end)
@@ -103,4 +108,5 @@ def draw_mixture(mixture: Mixture, path: Path, *, steps: int, **options: Any) ->
     shares.set(ylabel="share of tokens", ylim=(0, 1))
     totals.set(xlabel="step", ylabel="tokens so far, millions")
     totals.legend()
-    figure.savefig(path)
+    with atomic_write(path) as file:
+        figure.savefig(file, format=ending)

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-import os
 import tomllib
 from bisect import bisect_right
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
 from tokenriver.errors import FormatError, ResumeError, UsageError
+from tokenriver.files import open_binary
 from tokenriver.loader.interleave import Schedule, whole_weights
 from tokenriver.loader.segments import Segments, merge_segments
-from tokenriver.storage import is_url
+from tokenriver.storage.paths import named_in, to_path
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Sequence
+    from pathlib import Path
 
     from numpy.typing import NDArray
 
@@ -41,7 +42,7 @@ class Mixture:
     """Data sets and the shares of tokens that they have in a run: the source of a TrainLoader.
 
     `sources` maps a name to (path, weight), (path, weight, max_epochs) or a dict with these words; or it is the path
-    of a TOML file with the same words (docs/loader.md). Weights are in tokens (rows), in any unit. `phases` are
+    or URL of a TOML file with the same words (docs/loader.md). Weights are in tokens (rows), in any unit. `phases` are
     (step, weights) in order: from that step on these weights hold; a name that is left out has none. `max_epochs` (a
     number for all, or a dict) caps how often a source repeats; once it is used up the others share its part, or with
     `exhausted="stop"` the run ends. Raises UsageError for what cannot work, FormatError for a TOML file that is none.
@@ -59,10 +60,10 @@ class Mixture:
         max_epochs: int | Mapping[str, int | None] | None = None,
         exhausted: Literal["continue", "stop"] = "continue",
     ) -> None:
-        if isinstance(sources, str | os.PathLike):
-            given, phases, exhausted = _read_toml(Path(sources), phases, exhausted)
-        else:
+        if isinstance(sources, Mapping):
             given = dict(sources)
+        else:
+            given, phases, exhausted = _read_toml(to_path(sources), phases, exhausted)
         if not given:
             raise UsageError("a mixture needs at least one source")
         if isinstance(max_epochs, Mapping) and (unknown := set(max_epochs) - set(given)):
@@ -121,7 +122,8 @@ def _source(name: str, value: Any, max_epochs: int | Mapping[str, int | None] | 
 def _read_toml(path: Path, phases: Any, exhausted: Any) -> tuple[dict[str, Any], Any, Any]:
     """Sources, phases and what happens at a cap; data set paths are relative to the file."""
     try:
-        values = tomllib.loads(path.read_text(encoding="utf-8"))
+        with open_binary(path) as file:
+            values = tomllib.loads((file.read() or b"").decode())
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise FormatError(f"{path}: not TOML: {error}") from None
     if unknown := set(values) - {"sources", "phases", "exhausted"}:
@@ -130,8 +132,8 @@ def _read_toml(path: Path, phases: Any, exhausted: Any) -> tuple[dict[str, Any],
     if not isinstance(sources, dict) or not all(isinstance(s, dict) for s in sources.values()):
         raise FormatError(f"{path}: has no tables [sources.NAME] with path and weight")
     for source in sources.values():
-        if isinstance(source.get("path"), str) and not is_url(source["path"]):
-            source["path"] = str(path.parent / source["path"])
+        if isinstance(source.get("path"), str):
+            source["path"] = named_in(path, source["path"])
     listed = values.get("phases", [])
     if not all(isinstance(p, dict) and set(p) == {"step", "weights"} for p in listed):
         raise FormatError(f"{path}: every [[phases]] has step and weights")

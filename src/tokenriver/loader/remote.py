@@ -10,6 +10,7 @@ import hashlib
 import json
 import re
 from collections import Counter
+from contextlib import suppress
 from typing import Any
 
 from tokenriver.cache.fetch import CachedSet, CachedShard
@@ -21,6 +22,8 @@ from tokenriver.loader.listing import MANIFEST, TOKENS_NAME, choose_names, files
 from tokenriver.loader.source import SAMPLE_BYTES, ShardFile, ShardSource, read_shard_file
 from tokenriver.shards.header import HEADER_BYTES, ShardHeader, parse_header
 from tokenriver.storage import is_url, to_path
+from tokenriver.storage.objects import find_object
+from tokenriver.storage.paths import scheme_of
 
 __all__ = ["hash_remote", "resolve_urls", "shards_at"]
 
@@ -31,14 +34,15 @@ Listing = dict[str, dict[str, Any]]
 def resolve_urls(urls: list[str], *, split: str, cache: CacheSettings | None) -> ShardSource:
     """Find and check the shards of a split that lie behind URLs; raises as loader.source.resolve does."""
     settings = cache or cache_settings()
-    if len(urls) > 1 or urls[0].endswith(".bin"):
-        if not any("*" in url for url in urls):
-            return ShardSource(split, tuple(shards_at(urls, settings)))
-        if len(urls) == 1:
-            found = _matches(urls[0])
-            one_split([url.rpartition("/")[2] for url in found], urls[0])
-            return ShardSource(split, tuple(shards_at(found, settings)))
+    patterns = [url for url in urls if _is_pattern(url)]
+    if patterns and len(urls) > 1:
         raise UsageError("a list of shards has no patterns in it")
+    if patterns:
+        found = _matches(urls[0])
+        one_split([url.rpartition("/")[2] for url in found], urls[0])
+        return ShardSource(split, tuple(shards_at(found, settings)))
+    if len(urls) > 1 or urls[0].endswith(".bin"):
+        return ShardSource(split, tuple(shards_at(urls, settings)))
     url = urls[0].rstrip("/")
     to_path(url)  # says what is missing for this kind of URL
     if url.endswith(".json"):
@@ -61,6 +65,12 @@ def _explain(url: str, names: list[str]) -> str:
     return f"{url}: no {MANIFEST} and no shards such as NAME_train_000000.bin"
 
 
+def _is_pattern(url: str) -> bool:
+    """Whether a URL is one of many objects; one of exactly that name goes first, and "?" begins a query on the web."""
+    magic = "*" if scheme_of(url) in ("http", "https") else "*?["
+    return is_url(url) and any(c in url for c in magic) and find_object(url) is None
+
+
 def _matches(pattern: str) -> list[str]:
     """The URLs that match, in the order of their names."""
     path: Any = to_path(pattern)
@@ -72,8 +82,8 @@ def _matches(pattern: str) -> list[str]:
 
 
 def shards_at(urls: list[str], settings: CacheSettings) -> list[ShardFile]:
-    """Shards by their own URLs (or paths, among them), in the order given, without a manifest; `*` matches names."""
-    urls = [match for url in urls for match in (_matches(url) if "*" in url and is_url(url) else [url])]
+    """Shards by their own URLs (or paths, among them), in the order given, without a manifest. Patterns are matched."""
+    urls = [match for url in urls for match in (_matches(url) if _is_pattern(url) else [url])]
     twice = [url for url, times in Counter(urls).items() if times > 1]
     if twice:
         raise UsageError(f"{twice[0]} is listed twice; its tokens would be seen twice an epoch")
@@ -86,13 +96,22 @@ def shards_at(urls: list[str], settings: CacheSettings) -> list[ShardFile]:
     for folder, names in folders.items():
         to_path(folder)
         objects = Objects(folder)
-        listing = objects.listing()
+        listing = objects.listing() or _looked_up(objects, names)
         if missing := [name for name in names if name not in listing]:
             raise UsageError(f"{folder}/{missing[0]}: no such data set directory, manifest or shard")
         for shard in _sampled(_loose(objects, settings, listing, names), listing, names):
             found[str(shard.path)] = shard
             found[objects.url_of(shard.path.name)] = shard
     return [found[url] if is_url(url) else read_shard_file(url) for url in urls]
+
+
+def _looked_up(objects: Objects, names: list[str]) -> Listing:
+    """What a web server that lists nothing says of each shard; nothing for one that is not there."""
+    found = {}
+    for name in names:
+        with suppress(FileNotFoundError):
+            found[name] = objects.info(name)
+    return found
 
 
 def _from_manifest(

@@ -219,7 +219,7 @@ def shards_like(pattern: str) -> list[ShardFile]:
         from tokenriver.loader.remote import shards_at
 
         return shards_at([pattern], cache_settings())
-    found = sorted(glob.glob(pattern))  # noqa: PTH207 (a pattern may be absolute)
+    found = sorted(glob.glob(str(to_path(pattern))))  # noqa: PTH207 (a pattern may be absolute)
     if not found:
         raise UsageError(f"no file matches {pattern}")
     return [read_shard_file(path) for path in found]

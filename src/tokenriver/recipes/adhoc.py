@@ -8,6 +8,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
 from tokenriver.errors import CorpusError, HubError, UsageError
+from tokenriver.files import is_file
 from tokenriver.recipes.found import open_pinned, under
 from tokenriver.recipes.recipe import LoadedRecipe, hub_recipe
 
@@ -33,8 +34,8 @@ def load_hub_recipe(repo_id: str, options: RecipeOptions, folder: Path) -> Loade
     Raises UsageError where its files lie in several folders and no --subset chooses, CorpusError where it has none.
     """
     revision = options.revision or "main"
-    if options.input is not None:
-        names = under(options.input) if options.input.is_dir() else [options.input.name]
+    if options.copy is not None:
+        names = [options.copy.name] if is_file(options.copy) else list(under(options.copy))
     else:
         try:
             names = list(

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import os
 import shutil
 import tarfile
 import zipfile
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
 from tokenriver.errors import CorpusError
-from tokenriver.files import atomic_write
+from tokenriver.files import atomic_write, open_binary
 from tokenriver.hub.names import below
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def is_archive(name: str) -> bool:
 
 
 def extract(archive: Path, folder: Path, *, wanted: Callable[[str], bool]) -> list[str]:
-    """Write the wanted regular files of an archive below `folder`; their names, sorted. What is there is kept.
+    """Write the wanted regular files of an archive below `folder` here; their names, sorted. What is there is kept.
 
     Raises CorpusError for a damaged archive or one without such files, IntegrityError for a name that leads out of
     the folder.
@@ -70,13 +70,13 @@ def extract(archive: Path, folder: Path, *, wanted: Callable[[str], bool]) -> li
 
 def _members(archive: Path, wanted: Callable[[str], bool]) -> Iterator[_Member]:
     if archive.name.lower().endswith(".zip"):
-        with zipfile.ZipFile(archive) as zipped:
+        with _opened(archive) as file, zipfile.ZipFile(file) as zipped:
             for info in zipped.infolist():
                 if not info.is_dir() and wanted(info.filename):
                     with zipped.open(info) as body:
                         yield _Member(info.filename, info.file_size, body)
         return
-    with _open_tar(archive) as tar:
+    with _opened(archive) as file, tarfile.open(fileobj=file, mode="r:*") as tar:
         for member in tar:
             name = member.name.removeprefix("./")
             if member.isfile() and wanted(name):
@@ -85,7 +85,6 @@ def _members(archive: Path, wanted: Callable[[str], bool]) -> Iterator[_Member]:
                 yield _Member(name, member.size, content)
 
 
-@contextmanager
-def _open_tar(archive: Path) -> Iterator[tarfile.TarFile]:
-    with tarfile.open(archive, "r:*") as tar:
-        yield tar
+def _opened(archive: Path) -> io.BufferedReader:
+    """An archive here or behind a URL, which is read as a stream."""
+    return io.BufferedReader(open_binary(archive), 1 << 20)

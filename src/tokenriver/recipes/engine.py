@@ -15,7 +15,7 @@ from tokenriver.building.records import Origin
 from tokenriver.corpus.sources import Source, find_sources, kind_of
 from tokenriver.errors import IntegrityError, ResumeError, UsageError
 from tokenriver.evals.make import EvalSummary, make_eval_file
-from tokenriver.files import sha256_file
+from tokenriver.files import file_exists, is_file, make_directory, sha256_file
 from tokenriver.hub.crew import fetch_files
 from tokenriver.hub.repository import Repository
 from tokenriver.recipes.adhoc import load_hub_recipe
@@ -26,8 +26,8 @@ from tokenriver.recipes.options import RecipeOptions
 from tokenriver.recipes.recipe import HUB_PREFIX, LoadedRecipe, load_recipe
 from tokenriver.recipes.rows import parquet_to_jsonl
 from tokenriver.recipes.supply import FileSupply
-from tokenriver.shards.header import MAX_SHARD_TOKENS
 from tokenriver.shards.layouts import data_set_directory
+from tokenriver.storage.paths import is_remote
 from tokenriver.tokenizers.load import load_tokenizer
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 __all__ = ["PreparedRecipe", "prepare_recipe", "run_recipe"]
 
 _SOURCE_FOLDER = ".source"
-"""Below --out: what is fetched and taken out of archives, until the data set is finished."""
+"""Below --out (the staging directory of a URL): what is fetched and taken out of archives, until all is finished."""
 
 
 def run_recipe(
@@ -74,8 +74,8 @@ def prepare_recipe(name: str, options: RecipeOptions) -> PreparedRecipe:
     recipe = loaded.recipe
     patterns = recipe.version(options.version).files
     folder = _folder(options, recipe.name, options.version or next(iter(recipe.versions), None))
-    if options.input is not None:
-        found = find_local(recipe, patterns, options.input)
+    if options.copy is not None:
+        found = find_local(recipe, patterns, options.copy)
     else:
         revision = options.revision or recipe.source.revision
         found = find_remote(recipe, patterns, folder, revision=revision, anew=anew)
@@ -88,7 +88,7 @@ def prepare_recipe(name: str, options: RecipeOptions) -> PreparedRecipe:
 def _folder(options: RecipeOptions, name: str, version: str | None) -> Path:
     """Where the source's files go: what is another set of files has another folder."""
     parts = [name, version, options.subset.replace("/", "-") if options.subset not in (None, ".") else None]
-    return options.out / _SOURCE_FOLDER / "-".join(part for part in parts if part)
+    return options.room / _SOURCE_FOLDER / "-".join(part for part in parts if part)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class PreparedRecipe:
     @property
     def outs(self) -> list[Path]:
         """The --out of each data set: the llmc layout has no tokenizer in its names, so several go apart."""
-        out = self.options.out
+        out = self.options.target
         if self.options.layout == "tokens" or len(self.tokenizers) == 1:
             return [out] * len(self.tokenizers)
         return [out / tokenizer.tokenizer_id for tokenizer in self.tokenizers]
@@ -145,8 +145,12 @@ class PreparedRecipe:
         return made
 
     def _input_is_in_folder(self) -> bool:
-        given = self.options.input
-        return given is not None and self.folder.resolve() in [given.resolve(), *given.resolve().parents]
+        given = self.options.copy
+        return (
+            given is not None
+            and not is_remote(given)
+            and self.folder.resolve() in [given.resolve(), *given.resolve().parents]
+        )
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
@@ -167,7 +171,8 @@ class PreparedRecipe:
         finally:
             lock_file.unlink(missing_ok=True)
             lock.release()
-            for directory in dict.fromkeys([self.folder.parent, *made]):
+            staged = [self.options.room] if is_remote(self.options.target) else []
+            for directory in dict.fromkeys([self.folder.parent, *staged, *made]):
                 if not directory.exists() or any(directory.iterdir()):
                     break
                 directory.rmdir()
@@ -224,7 +229,7 @@ class PreparedRecipe:
         return BuildOptions(
             dataset=recipe.data_set,
             layout=options.layout,
-            shard_tokens=options.shard_tokens or (MAX_SHARD_TOKENS if plain else 100_000_000),
+            shard_tokens=options.most_shard_tokens(numbered=recipe.numbered),
             format=options.file_format,
             split=split or {"llmc": "first-shard", "tokens": "hash:0.01"}[options.layout],
             text_field=options.text_field or documents.text_field,
@@ -270,14 +275,14 @@ class PreparedRecipe:
         patterns = recipe.version(options.version).files
         main = next((p for p, n in zip(paths, names, strict=True) if chosen_sides([n], [], patterns[:1])[1]), paths[0])
         if main.suffix == ".parquet":
-            main = parquet_to_jsonl(main)
-        elif recipe.eval.task == "mmlu" and not (options.input is not None and options.input.is_file()):
+            main = parquet_to_jsonl(main, self.folder)
+        elif recipe.eval.task == "mmlu" and not (options.copy is not None and is_file(options.copy)):
             main = main.parent.parent if main.parent.name == "test" else main.parent
         made = []
         for out, tokenizer in zip(self.outs, self.tokenizers, strict=True):
-            out.mkdir(parents=True, exist_ok=True)
+            make_directory(out)
             target = out / recipe.eval.output
-            if target.exists() and not options.overwrite:
+            if file_exists(target) and not options.overwrite:
                 raise IntegrityError(f"{target}: is there already; --overwrite replaces it")
             made.append(
                 make_eval_file(

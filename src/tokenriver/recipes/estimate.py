@@ -9,6 +9,7 @@ from tokenriver.recipes.archive import is_archive
 from tokenriver.recipes.plan import RecipePlan, disk_needed, free_bytes, measure, text_bytes_of
 from tokenriver.shards.header import VARIANTS, variant_for
 from tokenriver.shards.layouts import parse_shard_name
+from tokenriver.storage.paths import is_remote, shown
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,6 +23,9 @@ if TYPE_CHECKING:
 __all__ = ["make_plan"]
 
 _BYTES_PER_TOKEN = 4
+
+_SHARDS_HERE = 3
+"""Shards of a data set behind a URL that are on this disk at a time: one of each side, and one that is uploaded."""
 
 _ARCHIVE_EXPANSION = 4
 """Bytes in a byte of a compressed archive, at most in the data sets there are."""
@@ -45,17 +49,23 @@ def make_plan(
         tokens[tokenizer.tokenizer_id] = n
         encoded_bytes += n * speed.bytes_per_token
         seconds += n * speed.bytes_per_token / speed.bytes_per_second
-        there = _present(output, recipe.data_set)
-        disk += disk_needed(tokens=n, width=_width(tokenizer, options), present=there)
+        width = _width(tokenizer, options)
+        if is_remote(output):
+            disk += min(
+                disk_needed(tokens=n, width=width),
+                _SHARDS_HERE * width * options.most_shard_tokens(numbered=recipe.numbered),
+            )
+        else:
+            disk += disk_needed(tokens=n, width=width, present=_present(output, recipe.data_set))
     return RecipePlan(
         recipe=recipe.name,
-        source=recipe.origin if options.input is None else str(options.input),
-        outputs=[str(path) for path in outputs],
+        source=recipe.origin if options.copy is None else shown(options.copy),
+        outputs=[shown(path) for path in outputs],
         files=len(found.names),
         fetch_bytes=found.missing_bytes,
         tokens=None if recipe.eval is not None else tokens,
         disk_bytes=disk,
-        free_bytes=free_bytes(options.out),
+        free_bytes=free_bytes(options.room),
         seconds=seconds,
         bytes_per_second=encoded_bytes / max(seconds, 1e-9),
     )

@@ -12,13 +12,15 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from tokenriver.errors import CorpusError, HubError, UsageError
-from tokenriver.files import atomic_write
+from tokenriver.files import atomic_write, file_size, is_file
 from tokenriver.hub.checks import Expected
 from tokenriver.hub.names import below, checked_name
 from tokenriver.hub.repository import Repository, open_repository
 from tokenriver.hub.transfer import FetchJob
 from tokenriver.hub.web import WebFiles
 from tokenriver.recipes.archive import is_archive
+from tokenriver.storage.objects import below as objects_below
+from tokenriver.storage.paths import is_remote, shown
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -100,40 +102,44 @@ def _shortened(patterns: Sequence[str], cut: int) -> list[str]:
 
 
 def find_local(recipe: Recipe, patterns: Sequence[str], given: Path) -> FoundFiles:
-    """The files of a local copy: a file or archive as it is, or those of a folder that the recipe names.
+    """The files of a copy, here or behind a URL: a file or archive as it is, or what the recipe names in a folder.
 
     Raises CorpusError where there are none.
     """
     source = recipe.source
-    facts: dict[str, Any] = {"input": str(given.resolve())}
-    if given.is_file():
+    facts: dict[str, Any] = {"input": shown(given if is_remote(given) else given.resolve())}
+    if is_file(given):
         n_val = 0 if source.val_files and not is_archive(given.name) else None
-        return FoundFiles([given.name], [given.stat().st_size], n_val, facts, local=[given])
-    if not given.is_dir():
-        raise CorpusError(f"{given}: no such file or folder; --input names a local copy of {_wanted(recipe, patterns)}")
+        return FoundFiles([given.name], [file_size(given)], n_val, facts, local=[given])
     names = under(given)
+    if not names and (is_remote(given) or not given.is_dir()):
+        what = f"a copy of {_wanted(recipe, patterns)}"
+        raise CorpusError(f"{shown(given)}: no such file or folder; --input names {what}")
     if source.archive is not None:
         archives = chosen_names(names, _shortened([source.archive], 0))
         if archives:
             path = given / archives[0]
-            return FoundFiles([archives[0]], [path.stat().st_size], None, facts, local=[path])
-    val, train = chosen_sides(names, source.val_files, patterns)
+            return FoundFiles([archives[0]], [names[archives[0]]], None, facts, local=[path])
+    val, train = chosen_sides(list(names), source.val_files, patterns)
     found = val + train
     if not found:
-        there = ", ".join(names[:5]) or "nothing"
-        raise CorpusError(f"{given}: holds none of {_wanted(recipe, patterns)}; it holds {there}")
+        there = ", ".join([*names][:5]) or "nothing"
+        raise CorpusError(f"{shown(given)}: holds none of {_wanted(recipe, patterns)}; it holds {there}")
     paths = [given / name for name in found]
     n_val = len(val) if source.val_files else None
-    return FoundFiles(found, [p.stat().st_size for p in paths], n_val, facts, local=paths)
+    return FoundFiles(found, [names[name] for name in found], n_val, facts, local=paths)
 
 
-def under(folder: Path) -> list[str]:
-    """Files below a folder, relative, with "/"; hidden ones are passed over."""
-    names = []
+def under(folder: Path) -> dict[str, int]:
+    """Files below a folder or a URL, relative, with "/", and their sizes; hidden ones are passed over."""
+    if is_remote(folder):
+        there = objects_below(str(folder)).items()
+        return {name: file.n_bytes or 0 for name, file in there if not any(p.startswith(".") for p in name.split("/"))}
+    names: dict[str, int] = {}
     for directory, children, files in os.walk(folder):
         children[:] = [c for c in children if not c.startswith(".")]
-        base = Path(directory).relative_to(folder)
-        names += [(base / name).as_posix() for name in files if not name.startswith(".")]
+        paths = [Path(directory) / name for name in files if not name.startswith(".")]
+        names |= {path.relative_to(folder).as_posix(): path.stat().st_size for path in paths if path.is_file()}
     return names
 
 

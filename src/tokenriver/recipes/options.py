@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal, get_args
 
 from tokenriver.errors import UsageError
+from tokenriver.shards.header import MAX_SHARD_TOKENS
+from tokenriver.storage.directory import staging_directory
+from tokenriver.storage.paths import is_remote, to_output, to_path
 
 if TYPE_CHECKING:
+    import os
+    from pathlib import Path
+
     from tokenriver.tokenizers.base import Backend
 
 __all__ = ["ModelDesc", "RecipeOptions"]
@@ -28,13 +33,14 @@ class RecipeOptions:
     """What a run may choose. None means: as the recipe, or the layout, says.
 
     `tokenizers` are what `load_tokenizer` takes; several are built in one pass. `model_desc` is llm.c's word for the
-    variant of the files, and for the tokenizer where none is given. `input` is a local copy of the source.
+    variant of the files, and for the tokenizer where none is given. `input` is a copy of the source. Both it and `out`
+    may be URLs.
     """
 
     tokenizers: tuple[str, ...] = ()
     model_desc: ModelDesc | None = None
-    out: Path = Path("data")
-    input: Path | None = None
+    out: str | os.PathLike[str] = "data"
+    input: str | os.PathLike[str] | None = None
     layout: Literal["llmc", "tokens"] = "llmc"
     shard_tokens: int | None = None
     version: str | None = None
@@ -51,6 +57,7 @@ class RecipeOptions:
     restart: bool = False
 
     def __post_init__(self) -> None:
+        to_output(self.out)
         if self.layout not in ("llmc", "tokens"):
             raise UsageError(f"--layout is {self.layout!r}; recipes are built as llmc or tokens")
         if self.model_desc not in (None, *get_args(ModelDesc)):
@@ -59,9 +66,28 @@ class RecipeOptions:
             raise UsageError("a --tokenizer is given twice")
 
     @property
+    def target(self) -> Path:
+        """`out` as a path, a `UPath` behind a URL."""
+        return to_output(self.out)
+
+    @property
+    def copy(self) -> Path | None:
+        """`input` as a path, a `UPath` behind a URL."""
+        return None if self.input is None else to_path(self.input)
+
+    @property
+    def room(self) -> Path:
+        """Where work goes on on this machine: `out`, or the staging directory of its URL."""
+        return staging_directory(str(self.target)) if is_remote(self.target) else self.target
+
+    @property
     def tokenizer_words(self) -> tuple[str, ...]:
         """The tokenizers asked for, else the one that the variant has."""
         return self.tokenizers or (_TOKENIZERS[self.model_desc],)
+
+    def most_shard_tokens(self, *, numbered: bool) -> int:
+        """Tokens in a shard; llm.c's files without numbers are one shard each."""
+        return self.shard_tokens or (100_000_000 if numbered or self.layout == "tokens" else MAX_SHARD_TOKENS)
 
     @property
     def file_format(self) -> Literal["auto", "llama-3"]:

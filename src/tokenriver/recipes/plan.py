@@ -124,6 +124,6 @@ def text_bytes_of(names: Sequence[str], n_bytes: Sequence[int]) -> int:
     return round(total)
 
 
-def disk_needed(*, tokens: int, width: int, present: int) -> int:
+def disk_needed(*, tokens: int, width: int, present: int = 0) -> int:
     """Bytes to be written: ids with a reserve, less what is there already."""
     return max(0, round(tokens * width * _RESERVE) + 4096 - present)

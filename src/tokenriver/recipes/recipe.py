@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 from importlib import resources
-from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
@@ -17,6 +16,8 @@ from tokenriver.corpus.splits import SplitRule
 from tokenriver.errors import FormatError, UsageError
 from tokenriver.evals.tasks import TASKS
 from tokenriver.shards.layouts import check_name
+from tokenriver.shards.manifest import read_limited
+from tokenriver.storage.paths import is_url, shown, to_path
 
 __all__ = [
     "HUB_PREFIX",
@@ -142,16 +143,16 @@ def recipe_names() -> list[str]:
 
 
 def load_recipe(name: str) -> LoadedRecipe:
-    """A recipe by its name, or one's own by the path of its TOML file.
+    """A recipe by its name, or one's own by the path or URL of its TOML file.
 
     Raises UsageError for an unknown name, FormatError naming the key where a file is no recipe.
     """
-    if name.endswith(".toml") or Path(name).is_file():
+    if name.endswith(".toml") or is_url(name) or to_path(name).is_file():
         try:
-            raw = Path(name).read_bytes()
+            raw = read_limited(to_path(name))
         except FileNotFoundError:
-            raise UsageError(f"{name}: no such recipe file") from None
-        return _decode(raw, name)
+            raise UsageError(f"{shown(name)}: no such recipe file") from None
+        return _decode(raw, shown(name))
     if name not in recipe_names():
         raise UsageError(
             f"recipe {name!r} is not known; there are {', '.join(recipe_names())}, hub:OWNER/NAME for any data set of "

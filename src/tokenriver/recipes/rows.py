@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from tokenriver.errors import CorpusError
-from tokenriver.files import atomic_write
+from tokenriver.files import atomic_write, open_binary
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -14,14 +14,15 @@ if TYPE_CHECKING:
 __all__ = ["parquet_to_jsonl"]
 
 
-def parquet_to_jsonl(path: Path) -> Path:
-    """Write the rows of a Parquet file as `<name>.jsonl` beside it, all columns, in order."""
+def parquet_to_jsonl(path: Path, folder: Path) -> Path:
+    """Write the rows of a Parquet file, here or behind a URL, as `<name>.jsonl` in a folder, all columns, in order."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
-    target = path.with_suffix(".jsonl")
+    folder.mkdir(parents=True, exist_ok=True)
+    target = folder / f"{path.stem}.jsonl"
     try:
-        with pq.ParquetFile(path) as rows, atomic_write(target) as file:
+        with open_binary(path) as raw, pq.ParquetFile(raw) as rows, atomic_write(target) as file:
             for batch in rows.iter_batches():
                 for record in batch.to_pylist():
                     file.write(json.dumps(record, ensure_ascii=False).encode() + b"\n")

@@ -51,7 +51,8 @@ def _find_remote(path: Path, look: Callable[[Path], Found]) -> Found:
     """What a URL stands for: the object of that name, else what lies below it as a prefix."""
     url = str(path)
     if find_object(url) is not None:
-        return _find_file(path, look)
+        found = _find_file(path, look)
+        return found or _look_into(path.parent, _beside(path))  # a web server lists nothing
     found = Found()
     folders: dict[str, list[str]] = {}
     for name in below(url):
@@ -65,6 +66,12 @@ def _find_remote(path: Path, look: Callable[[Path], Found]) -> Found:
     elif not found:
         found.findings.append(Finding(path, "no token shards, manifests or build records here or below"))
     return found
+
+
+def _beside(path: Path) -> list[str]:
+    """The file itself and the records that may lie beside it, asked for one by one."""
+    records = [path.with_name(name) for name in (MANIFEST, BUILD_RECORD, CORPUS_RECORD)]
+    return sorted({path.name, *(record.name for record in records if find_object(str(record)) is not None)})
 
 
 def _names_in(directory: Path) -> list[str]:

@@ -29,6 +29,7 @@ __all__ = [
     "GolfStats",
     "GolfTokenizer",
     "parse_golf_manifest",
+    "parse_golf_sidecar",
     "read_golf_manifest",
     "read_golf_sidecar",
 ]
@@ -129,7 +130,11 @@ class GolfSidecar(msgspec.Struct, frozen=True, kw_only=True):
 def read_golf_sidecar(path: str | os.PathLike[str]) -> tuple[GolfSidecar, dict[str, Any]]:
     """Read a sidecar: what is known of it, and all of it. Raises FormatError when it is not one."""
     path = to_path(path)
-    raw = read_limited(path)
+    return parse_golf_sidecar(read_limited(path), path)
+
+
+def parse_golf_sidecar(raw: bytes, path: Path) -> tuple[GolfSidecar, dict[str, Any]]:
+    """The sidecar in `raw`; `path` is for the messages."""
     return decode_json(raw, GolfSidecar, path), decode_json(raw, dict[str, Any], path)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +16,13 @@ from tokenriver.shards.header import HEADER_BYTES, ShardHeader, Variant, parse_h
 from tokenriver.storage.paths import is_remote, to_path
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
-__all__ = ["Shard", "check_ids", "open_shard", "read_header"]
+__all__ = ["Shard", "check_ids", "open_shard", "read_header", "read_headers"]
+
+_HEADERS_AT_ONCE = 16
 
 _CHECK_IDS = 1 << 22
 """Ids looked at in one step when the range is checked: 8 to 16 MB, so a pass does not fill the memory."""
@@ -57,8 +62,16 @@ def read_header(path: str | os.PathLike[str]) -> ShardHeader:
     it cannot be read.
     """
     path = to_path(path)
-    with open_binary(path) as file:
+    with open_binary(path, ahead=False) as file:
         return parse_header(file.read(HEADER_BYTES) or b"", file.seek(0, os.SEEK_END), path)
+
+
+def read_headers(paths: Sequence[Path]) -> list[ShardHeader]:
+    """The headers of many shards, those behind URLs several at a time: a store takes long to begin an answer."""
+    if not any(map(is_remote, paths)):
+        return [read_header(path) for path in paths]
+    with ThreadPoolExecutor(_HEADERS_AT_ONCE, thread_name_prefix="tokenriver-headers") as pool:
+        return list(pool.map(read_header, paths))
 
 
 def open_shard(path: str | os.PathLike[str], *, check: bool = True) -> Shard:

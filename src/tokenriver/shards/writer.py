@@ -14,7 +14,7 @@ import numpy as np
 from tokenriver.errors import FormatError, UsageError
 from tokenriver.files import PART_SUFFIX, fsync_directory, naming, sha256_file
 from tokenriver.shards.header import MAX_SHARD_TOKENS, VARIANTS, ShardHeader, Variant, variant_for
-from tokenriver.storage.paths import is_remote, to_path
+from tokenriver.storage.paths import is_remote, to_output
 from tokenriver.storage.uploading import upload_whole
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ def write_shard(
         largest = int(array.max()) + 1 if array.size and array.dtype.kind in "iu" else 0
         variant = variant_for(vocab_size or largest)
     narrow = narrow_ids(array, ShardHeader(variant, 0).dtype, 0 if variant == "llama-3" else vocab_size)
-    path = to_path(path)
+    path = to_output(path)
     if is_remote(path):
         return _write_remote(path, narrow, variant, vocab_size)
     writer = ShardWriter(path, variant=variant, vocab_size=0 if variant == "llama-3" else vocab_size)

@@ -15,19 +15,17 @@ from typing import TYPE_CHECKING
 
 from tokenriver.errors import UsageError
 from tokenriver.storage.objects import RemoteFile, below, find_object, remove_objects
-from tokenriver.storage.paths import filesystem_of, last_name, scheme_of, shown
+from tokenriver.storage.paths import filesystem_of, last_name, local_path, refuse_read_only, scheme_of, shown
 from tokenriver.storage.reading import read_whole
 from tokenriver.storage.uploading import upload_whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-__all__ = ["STAGING_VARIABLE", "RemoteDirectory", "staging_directory"]
+__all__ = ["STAGING_VARIABLE", "RemoteDirectory", "staging_directory", "staging_root"]
 
 STAGING_VARIABLE = "TOKENRIVER_STAGING"
 """Environment variable that names the root of all staging directories."""
-
-_READ_ONLY = ("http", "https", "github", "git", "data", "zip", "tar")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,10 +40,7 @@ class RemoteDirectory:
 
         On the Hub every file becomes a commit.
         """
-        if scheme_of(url) in _READ_ONLY:
-            raise UsageError(
-                f"{shown(url)}: nothing can be written to {scheme_of(url)}://; name an object store or a folder"
-            )
+        refuse_read_only(url)
         if scheme_of(url) == "hf":
             fs, path = filesystem_of(url)
             try:
@@ -86,15 +81,23 @@ class RemoteDirectory:
         remove_objects([self.url_of(name) for name in names])
 
 
-def staging_directory(url: str, root: str | os.PathLike[str] | None = None) -> Path:
-    """Where the output behind a URL is made ready: below `root`, else TOKENRIVER_STAGING, else the user's cache.
+def staging_root(root: str | os.PathLike[str] | None = None) -> Path:
+    """Where all staging directories lie: `root`, else TOKENRIVER_STAGING, else the user's cache.
 
-    The same URL gives the same directory. Nothing is created.
+    UsageError for one that is not on this machine.
     """
     chosen = root or os.environ.get(STAGING_VARIABLE)
     if chosen is None:
         cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         chosen = Path(cache) / "tokenriver" / "staging"
+    return local_path(chosen, what="the staging directory")
+
+
+def staging_directory(url: str, root: str | os.PathLike[str] | None = None) -> Path:
+    """Where the output behind a URL is made ready, below `staging_root`.
+
+    The same URL gives the same directory. Nothing is created.
+    """
     plain = url.rstrip("/")
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", last_name(plain))[:40].strip(".-")
-    return Path(chosen) / f"{hashlib.sha256(plain.encode()).hexdigest()[:16]}-{name or 'out'}"
+    return staging_root(root) / f"{hashlib.sha256(plain.encode()).hexdigest()[:16]}-{name or 'out'}"

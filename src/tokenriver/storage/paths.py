@@ -7,6 +7,7 @@ come from fsspec's own configuration and environment (FSSPEC_S3_ENDPOINT_URL, AW
 from __future__ import annotations
 
 import os
+import posixpath
 import re
 from pathlib import Path
 from typing import Any
@@ -19,8 +20,11 @@ __all__ = [
     "is_url",
     "last_name",
     "local_path",
+    "named_in",
+    "refuse_read_only",
     "scheme_of",
     "shown",
+    "to_output",
     "to_path",
     "word_of",
 ]
@@ -34,6 +38,8 @@ _SECRET = re.compile(
     r"password|key))=)[^&\s'\"<>,)]+",
     re.IGNORECASE,
 )
+
+_READ_ONLY = ("http", "https", "github", "git", "data", "zip", "tar")
 
 _EXTRAS = {"s3": "s3", "s3a": "s3"}
 """Scheme → our extra that brings its package; for others the message names the package itself."""
@@ -76,7 +82,22 @@ def to_path(value: str | os.PathLike[str]) -> Path:
     filesystem_of(text)
     from upath import UPath
 
-    return UPath(text)  # type: ignore[return-value]
+    scheme, _, rest = text.partition("://")
+    return UPath(f"{scheme.lower()}://{rest}")  # type: ignore[return-value]
+
+
+def to_output(value: str | os.PathLike[str]) -> Path:
+    """`to_path` for what will be written; UsageError also for a kind of URL that nothing can be written to."""
+    path = to_path(value)
+    if is_remote(path):
+        refuse_read_only(str(path))
+    return path
+
+
+def refuse_read_only(url: str) -> None:
+    """UsageError for a kind of URL that nothing can be written to."""
+    if (scheme := scheme_of(url)) in _READ_ONLY:
+        raise UsageError(f"{shown(url)}: nothing can be written to {scheme}://; name an object store or a folder")
 
 
 _shared: dict[tuple[int, str, str], Any] = {}
@@ -90,6 +111,18 @@ def local_path(value: str | os.PathLike[str], *, what: str) -> Path:
     if path is None or is_remote(path):
         raise UsageError(f"{what} {shown(value)}: a URL, but this has to be a path on this machine")
     return path
+
+
+def named_in(file: Path, word: str) -> str:
+    """A path or URL that stands in the text of a file: a relative one counts from the file's folder, or prefix."""
+    if is_url(word) or word.lower().startswith("file://"):
+        return str(to_path(word))
+    if not is_remote(file):
+        return str(file.parent / word)
+    if os.path.isabs(word):  # noqa: PTH117 - of this machine, though the file is not
+        return word
+    scheme, _, folder = str(file.parent).partition("://")
+    return f"{scheme}://{posixpath.normpath(posixpath.join(folder, word))}"
 
 
 def filesystem_of(url: str) -> tuple[Any, str]:

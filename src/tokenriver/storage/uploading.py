@@ -7,19 +7,20 @@ killed process left is aborted by the next (`abort_uploads`), since parts that n
 from __future__ import annotations
 
 import tempfile
+import warnings
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from tokenriver.errors import StorageError
-from tokenriver.storage.failures import retried
+from tokenriver.storage.failures import StorageWarning, retried
 from tokenriver.storage.objects import RemoteFile, find_object
-from tokenriver.storage.paths import filesystem_of, scheme_of, shown
+from tokenriver.storage.paths import filesystem_of, refuse_read_only, scheme_of, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["abort_uploads", "upload_bytes", "upload_whole", "whole_object"]
+__all__ = ["abort_left_uploads", "abort_uploads", "upload_bytes", "upload_whole", "whole_object"]
 
 PART_BYTES = 16 << 20
 """A part of an upload; S3 takes 5 MiB to 5 GiB, and 10,000 of them."""
@@ -50,6 +51,7 @@ def upload_bytes(raw: bytes, url: str) -> RemoteFile:
 @contextmanager
 def whole_object(url: str) -> Iterator[IO[bytes]]:
     """Open a binary file that appears behind the URL when it is whole; until then it is a temporary file here."""
+    refuse_read_only(url)
     with tempfile.TemporaryDirectory(prefix="tokenriver-") as folder:
         path = Path(folder) / "part"
         with open(path, "wb") as file:
@@ -58,6 +60,7 @@ def whole_object(url: str) -> Iterator[IO[bytes]]:
 
 
 def _put(url: str, n_bytes: int, put: Callable[[], object]) -> RemoteFile:
+    refuse_read_only(url)
     retried(url, put)
     there = find_object(url)
     if there is None or there.n_bytes not in (None, n_bytes):
@@ -66,6 +69,18 @@ def _put(url: str, n_bytes: int, put: Callable[[], object]) -> RemoteFile:
             f"{n_bytes:,} bytes were uploaded, but the store says that there is {found}; try again", shown(url)
         )
     return there
+
+
+def abort_left_uploads(directory: str, *, names: Callable[[str], bool]) -> None:
+    """Abort what a killed process left under way in a directory; where the store does not let us look, a warning."""
+    try:
+        abort_uploads(directory, names=names)
+    except OSError as error:  # not every store lists them, and nothing of ours depends on it
+        warnings.warn(
+            f"{shown(directory)}: uploads that a killed run left could not be looked for ({error.strerror})",
+            StorageWarning,
+            stacklevel=2,
+        )
 
 
 def abort_uploads(directory: str, *, names: Callable[[str], bool]) -> int:

@@ -8,18 +8,18 @@ from __future__ import annotations
 
 import sys
 import warnings
-from pathlib import Path
 from typing import IO, TYPE_CHECKING
 
 import numpy as np
 
 from tokenriver.errors import FormatError, TokenizerError
-from tokenriver.files import atomic_write
-from tokenriver.storage.paths import to_path
+from tokenriver.files import atomic_write, open_binary
+from tokenriver.storage.paths import to_output, to_path
 
 if TYPE_CHECKING:
     import os
     from collections.abc import Sequence
+    from pathlib import Path
 
     from tokenriver.tokenizers.base import Tokenizer as AnyTokenizer
 
@@ -41,13 +41,14 @@ class Tokenizer:
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        self.path = Path(path)
+        self.path = to_path(path)
         self.init_ok = 0
         self.vocab_size = 0
         self.eot_token = -1
         self._pieces: list[bytes] = []
         try:
-            raw = self.path.read_bytes()
+            with open_binary(self.path) as file:
+                raw = file.read() or b""
         except FileNotFoundError:
             warnings.warn(
                 f"{self.path}: no tokenizer file; ids are shown as numbers. `tokenriver tokenizer-file` writes one",
@@ -160,6 +161,7 @@ def write_tokenizer_file(
     A special id is written as its name ("<|endoftext|>"); an id without bytes or name as "<ID>", because the format
     has no empty pieces. TokenizerError where an id has more than 255 bytes or there is no end of text.
     """
+    path = to_output(path)
     chosen = tokenizer.separator_id if eot is None else eot
     if chosen is None:
         raise TokenizerError(f"{tokenizer.tokenizer_id} names no separator: give the id that ends a text (--eot)")
@@ -168,6 +170,6 @@ def write_tokenizer_file(
         piece or names.get(i, "").encode() or f"<{i}>".encode() for i, piece in enumerate(tokenizer.token_bytes_table())
     ]
     rendered = render_tokenizer_file(pieces, eot=chosen, version=version)
-    with atomic_write(to_path(path)) as file:
+    with atomic_write(path) as file:
         file.write(rendered)
     return len(rendered)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tokenriver.errors import TokenizerError, UsageError
 from tokenriver.files import atomic_write, make_directory
-from tokenriver.storage.paths import to_path
+from tokenriver.storage.paths import to_output
 from tokenriver.tokenizers.sentencepiece_model import ModelFile
 
 if TYPE_CHECKING:
@@ -81,6 +81,7 @@ def train_tokenizer(
     further words for sentencepiece's trainer, or other values (sp-bpe alone). Raises UsageError for a vocabulary that
     cannot hold the 256 bytes, TokenizerError where the texts cannot fill it or there are none.
     """
+    folder = to_output(out)
     least = _N_BYTES + (4 if kind == "sp-bpe" else 1)
     if kind not in ("sp-bpe", "byte-bpe"):
         raise UsageError(f"tokenizer type {kind!r} is unknown; expected sp-bpe or byte-bpe")
@@ -93,7 +94,6 @@ def train_tokenizer(
     raw, size = (
         _sentencepiece(feed, vocab_size, trainer_overrides or {}) if kind == "sp-bpe" else _byte_level(feed, vocab_size)
     )
-    folder = to_path(out)
     make_directory(folder)
     path = folder / (name or ("tokenizer.model" if kind == "sp-bpe" else "tokenizer.json"))
     with atomic_write(path) as file:
