@@ -158,6 +158,20 @@ def test_a_corpus_and_a_selection_are_the_same_on_a_cluster(tmp_path, mixed):
     assert deterministic(tmp_path / "ray") == deterministic(tmp_path / "local")
 
 
+def test_a_corpus_and_a_selection_go_from_a_cluster_to_an_object_store(tmp_path, mixed, s3):
+    staging = tmp_path / "staging"
+    for engine, out in (("local", str(tmp_path / "local")), ("ray", s3.url)):
+        words = {"engine": engine, "name": "docs", "shard_bytes": 20_000, "block_bytes": 4000, "staging": staging}
+        tokenriver.write_corpus([mixed], f"{out}/corpus", options=SourceOptions(on_bad_record="skip"), **words)
+        words = {"engine": engine, "bucket_bytes": 9000, "block_bytes": 4000, "on_bad_record": "skip"}
+        select_golf([str(mixed)], docs=300, seed=7, out=f"{out}/golf", staging=staging, **words)
+    for name in ("corpus", "golf"):
+        made = {path.name: path.read_bytes() for path in (tmp_path / "local" / name).iterdir()}
+        assert {key.rpartition("/")[2]: s3.get(key) for key in s3.names(name)} == made
+        assert s3.server.requests(f"/{name}/", "PUT")[-1].path.endswith(".json")
+    assert not list(staging.iterdir())
+
+
 def test_what_is_overwritten_stays_until_the_cluster_is_done(tmp_path, mixed):
     first = build(mixed, tmp_path / "out", "local", shard_tokens=9000)
     before = deterministic(first.directory)

@@ -100,8 +100,6 @@ def write_corpus(
     target = to_path(out)
     if engine == "ray":
         check_rereadable([os.fspath(word) for word in inputs])
-        if is_remote(target):
-            raise UsageError(f"{target}: a cluster writes a corpus to a folder that all its nodes see; give its path")
     _check_target(target, overwrite)
     options = options or SourceOptions()
     sources = find_sources(inputs, options)
@@ -124,9 +122,9 @@ def write_corpus(
             from tokenriver.cluster.work import work_on
             from tokenriver.corpus.shards_on_ray import write_on_cluster
 
-            with work_on(target / WORK, address=ray_address, workers=workers, cores=threads) as work:
+            with work_on(folder / WORK, address=ray_address, workers=workers, cores=threads) as work:
                 how: dict[str, Any] = {"shard_format": format, "shard_bytes": shard_bytes, "block_bytes": block_bytes}
-                job.take(write_on_cluster(work, target, sources, options, rule, progress=progress, **how))
+                job.take(write_on_cluster(work, folder, sources, options, rule, progress=progress, **how))
         else:
             with ThreadPoolExecutor(threads, "tokenriver-corpus") as pool:
                 raws = read_blocks(sources, options, block_bytes=block_bytes, on_raw=reading.tap)
@@ -275,7 +273,8 @@ class _Job:
 
     def take(self, written: CorpusWritten) -> None:
         """What a cluster has written, all of it."""
-        self._files = written.files
+        for file in written.files:
+            self._let_go(file)
         self.n_docs, self._n_val = sum(written.documents), written.documents[1]
         self.text_bytes = written.text_bytes
         self.skipped.update(written.skipped)
@@ -300,14 +299,19 @@ class _Job:
         path = self._path()
         part = path.with_name(path.name + PART_SUFFIX)
         file = CorpusFile(path.name, self._shard_docs, part.stat().st_size, sha256_file(part))
+        self._let_go(file)
+        self._shard, self._file = None, None
+        self._shard_docs = self._shard_text = 0
+
+    def _let_go(self, file: CorpusFile) -> None:
+        """Note a shard whose part is whole, and bring it to the store, if that is where the corpus goes."""
         if self._remote is not None:
             if not self._files:  # from now on the old corpus, if there is one, is not whole any more
                 self._remote.remove([CORPUS_MANIFEST])
-            self._remote.put(part, path.name)
+            part = self._target / (file.name + PART_SUFFIX)
+            self._remote.put(part, file.name)
             part.unlink()
         self._files.append(file)
-        self._shard, self._file = None, None
-        self._shard_docs = self._shard_text = 0
 
     def finish(self, name: str, version: str) -> CorpusManifest:
         """Close the last shard, put everything in place of what was there, and write the manifest last."""

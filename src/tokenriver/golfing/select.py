@@ -27,8 +27,9 @@ from tokenriver.golfing.documents import DEFAULT_VAL_DOCS
 from tokenriver.golfing.keys import chosen_lines, sort_bucket, threshold_key
 from tokenriver.shards.golf_manifest import GOLF_DOCS, GOLF_SIDECAR
 from tokenriver.shards.manifest import render_json
-from tokenriver.storage.directory import staging_directory
+from tokenriver.storage.directory import RemoteDirectory, staging_directory
 from tokenriver.storage.paths import is_remote, to_path
+from tokenriver.storage.uploading import upload_whole
 
 if TYPE_CHECKING:
     import os
@@ -75,6 +76,7 @@ def select_golf(
     overwrite: bool = False,
     engine: str = "local",
     ray_address: str | None = None,
+    staging: str | os.PathLike[str] | None = None,
     block_bytes: int = _BLOCK_BYTES,
     bucket_bytes: int = _BUCKET_BYTES,
     progress: Callable[[int], None] | None = None,
@@ -83,8 +85,12 @@ def select_golf(
 
     `docs_val` (None: 50,000, or a tenth where fewer than 500,000 are chosen) is written into the sidecar: so many
     documents at the front are val. `engine` "ray" makes the same files on a Ray cluster (`ray_address`, else one that
-    is started here). `progress` is told input bytes read, of twice their size in all. Raises UsageError when there are
-    fewer documents, CorpusError for a bad record, IntegrityError when a selection is there already.
+    is started here). Behind a URL the documents are sorted and joined in `staging` (storage/directory.py), which all
+    nodes of a cluster must see; what was there stays until they are whole. `progress` is told input bytes read, of
+    twice their size in all.
+
+    Raises UsageError when there are fewer documents, CorpusError for a bad record, IntegrityError when a selection is
+    there already.
     """
     check_engine(engine, ray_address)
     if docs < 1:
@@ -97,15 +103,17 @@ def select_golf(
     if any(source.stream is not None for source in sources):
         raise UsageError("the inputs are read twice, so standard input (-) cannot be one of them; give a file")
     folder = to_path(out)
+    if is_remote(folder):
+        RemoteDirectory.for_writing(str(folder))
     if file_exists(folder / GOLF_SIDECAR) and not overwrite:
         raise IntegrityError(f"{folder}: holds a selection already ({GOLF_SIDECAR}); --overwrite replaces it")
-    room = staging_directory(str(folder)) if is_remote(folder) else folder
+    room = staging_directory(str(folder), staging) if is_remote(folder) else folder
     with ExitStack() as stack:
+        if room is not folder:
+            stack.callback(_remove_if_empty, room)
         reader: _Reader | ClusterSelection
         if engine == "ray":
-            if is_remote(folder):
-                raise UsageError(f"{folder}: a cluster writes to a folder that all its nodes see; give its path")
-            reader = _on_cluster(stack, folder, sources, options, workers, ray_address, block_bytes, progress)
+            reader = _on_cluster(stack, room, sources, options, workers, ray_address, block_bytes, progress)
         else:
             reader = _Reader(room / _BUCKETS, sources, options, workers or default_workers(), block_bytes, progress)
         facts = reader.count()
@@ -113,15 +121,10 @@ def select_golf(
         if docs > n_documents:
             raise UsageError(f"--docs is {docs:,}, but the inputs hold {n_documents:,} documents")
         room.mkdir(parents=True, exist_ok=True)
-        remove_file(folder / GOLF_SIDECAR)
         chosen_bytes = sum(s.n_bytes or 0 for s in sources) * docs // n_documents
         n_buckets = min(_MOST_BUCKETS, chosen_bytes // bucket_bytes + 1)
         limit = threshold_key(seed, docs, n_documents)
-        sha256, n_bytes, n_written = _join(reader.chosen(seed, limit, n_buckets), folder / GOLF_DOCS)
-    if n_written != docs:
-        raise IntegrityError(f"{folder / GOLF_DOCS}: {n_written:,} documents instead of {docs:,}: the inputs changed")
-    if room is not folder and not any(room.iterdir()):
-        room.rmdir()
+        sha256, n_bytes = _join(reader.chosen(seed, limit, n_buckets), docs, room, folder)
     sidecar = {
         "num_docs": docs,
         "docs_val": n_val,
@@ -145,9 +148,14 @@ def select_golf(
     )
 
 
+def _remove_if_empty(room: Path) -> None:
+    if room.exists() and not any(room.iterdir()):
+        room.rmdir()
+
+
 def _on_cluster(
     stack: ExitStack,
-    folder: Path,
+    room: Path,
     sources: list[Source],
     options: SourceOptions,
     workers: int | None,
@@ -158,7 +166,7 @@ def _on_cluster(
     from tokenriver.cluster.work import work_on
     from tokenriver.golfing.select_on_ray import ClusterSelection
 
-    work = stack.enter_context(work_on(folder / _BUCKETS, address=address, workers=workers, cores=default_workers()))
+    work = stack.enter_context(work_on(room / _BUCKETS, address=address, workers=workers, cores=default_workers()))
     return ClusterSelection(work, sources, options, block_bytes, progress)
 
 
@@ -270,13 +278,26 @@ def _weight(item: Any) -> int:
     return raw.n_bytes
 
 
-def _join(pieces: Iterable[bytes], target: Path) -> tuple[str, int, int]:
-    """Write the pieces one after another; SHA-256, bytes and lines of the whole."""
+def _join(pieces: Iterable[bytes], docs: int, room: Path, folder: Path) -> tuple[str, int]:
+    """Write the pieces one after another, `docs` lines of them; SHA-256 and bytes of the whole.
+
+    What a selection before left in `folder` goes when the new documents are whole, its sidecar first.
+    """
     digest, n_bytes, n_lines = hashlib.sha256(), 0, 0
-    with atomic_write(target) as out:
-        for piece in pieces:
-            out.write(piece)
-            digest.update(piece)
-            n_bytes += len(piece)
-            n_lines += piece.count(b"\n")
-    return digest.hexdigest(), n_bytes, n_lines
+    made = room / GOLF_DOCS
+    try:
+        with atomic_write(made) as out:
+            for piece in pieces:
+                out.write(piece)
+                digest.update(piece)
+                n_bytes += len(piece)
+                n_lines += piece.count(b"\n")
+            if n_lines != docs:
+                raise IntegrityError(f"{made}: {n_lines:,} documents instead of {docs:,}: the inputs changed")
+            remove_file(folder / GOLF_SIDECAR)
+        if room is not folder:
+            upload_whole(made, str(folder / GOLF_DOCS))
+    finally:
+        if room is not folder:
+            made.unlink(missing_ok=True)
+    return digest.hexdigest(), n_bytes
