@@ -276,6 +276,37 @@ def test_corpus_shards_are_the_same(tmp_path, monkeypatch, seed):
     assert made["ray"] == made["local"]
 
 
+def test_a_corpus_interrupted_after_every_other_shard_is_the_same(tmp_path, monkeypatch):
+    from tokenriver.corpus.log import CorpusLog
+
+    source = inputs(tmp_path / "in", 3)
+    write_jsonl(source / "z.jsonl", make_texts(100), split=["train"] * 100)
+    words = {"split": "first-docs:20", "shard_bytes": 2000, "name": "docs", "block_bytes": 700}
+    words["options"] = SourceOptions(on_bad_record="skip")
+    whole = tokenriver.write_corpus([source], tmp_path / "whole", **words)
+    real, told = CorpusLog.shard, []
+
+    def stop_at_every_third(self, file, **more):
+        told.append(file.name)
+        if len(told) % 3 == 0:
+            raise KeyboardInterrupt
+        real(self, file, **more)
+
+    monkeypatch.setattr(CorpusLog, "shard", stop_at_every_third)
+    for seed in range(50):
+        monkeypatch.setattr(InlinePool, "seed", seed)
+        try:
+            done = tokenriver.write_corpus([source], tmp_path / "c", engine="ray", **words)
+        except KeyboardInterrupt:
+            continue
+        break
+    assert seed > 3
+    assert done.resumed
+    assert len(told) <= len(whole.manifest.files) + seed
+    assert (done.manifest, done.text_bytes, done.skipped) == (whole.manifest, whole.text_bytes, whole.skipped)
+    assert deterministic(tmp_path / "c") == deterministic(tmp_path / "whole")
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_selections_are_the_same(tmp_path, monkeypatch, seed):
     from tokenriver.golfing import select_on_ray

@@ -169,7 +169,44 @@ def test_a_corpus_and_a_selection_go_from_a_cluster_to_an_object_store(tmp_path,
         made = {path.name: path.read_bytes() for path in (tmp_path / "local" / name).iterdir()}
         assert {key.rpartition("/")[2]: s3.get(key) for key in s3.names(name)} == made
         assert s3.server.requests(f"/{name}/", "PUT")[-1].path.endswith(".json")
-    assert not list(staging.iterdir())
+    assert not list(staging.glob("*"))
+
+
+CORPUS_KILLED = """
+import os, signal
+import tokenriver
+from tokenriver.corpus import log
+from tokenriver.corpus.sources import SourceOptions
+real, calls = log.CorpusLog.shard, [0]
+def patched(self, *args, **words):
+    real(self, *args, **words)
+    calls[0] += 1
+    if calls[0] == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+log.CorpusLog.shard = patched
+options = SourceOptions(on_bad_record="skip")
+tokenriver.write_corpus([{source!r}], {out!r}, options=options, ray_address={address!r}, **{words!r})
+"""
+
+
+def test_a_corpus_whose_driver_was_killed_goes_on_in_the_store(ray_cluster, tmp_path, mixed, s3):
+    words = {"engine": "ray", "name": "docs", "shard_bytes": 9000, "staging": str(tmp_path / "staging")}
+    code = CORPUS_KILLED.format(source=str(mixed), out=f"{s3.url}/c", address=ray_cluster.address, words=words)
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert process.returncode == -signal.SIGKILL, process.stderr
+    journal = next((tmp_path / "staging").glob("*/_JOURNAL")).read_bytes()
+    finished = {json.loads(line)["file"]["name"] for line in journal.splitlines()[1:]}
+    assert len(finished) == 3
+    s3.server.mend()
+    options = SourceOptions(on_bad_record="skip")
+    assert tokenriver.write_corpus([mixed], f"{s3.url}/c", options=options, **words).resumed
+    puts = {request.path.rpartition("/")[2] for request in s3.server.requests("/c/", "PUT")}
+    assert puts
+    assert not puts & finished
+    tokenriver.write_corpus([mixed], tmp_path / "c", options=options, name="docs", shard_bytes=9000)
+    made = {path.name: path.read_bytes() for path in (tmp_path / "c").iterdir()}
+    assert {key.removeprefix("c/"): s3.get(key) for key in s3.names()} == made
+    assert not list((tmp_path / "staging").glob("*"))
 
 
 def test_what_is_overwritten_stays_until_the_cluster_is_done(tmp_path, mixed):

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import shutil
 import warnings
-from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import filelock
-
-from tokenriver.errors import IntegrityError, ResumeError
+from tokenriver.errors import IntegrityError
 from tokenriver.files import PART_SUFFIX, fsync_directory
+from tokenriver.resuming.lock import locked
 from tokenriver.shards.index import INDEX_SUFFIX
 from tokenriver.shards.layouts import (
     BUILD_RECORD,
@@ -35,7 +33,7 @@ from tokenriver.storage.uploading import abort_uploads
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
 __all__ = ["Target"]
@@ -57,7 +55,6 @@ class Target:
     dataset: str
     remote: RemoteDirectory | None = None
     replaced: Path | None = None
-    _created: list[Path] = field(default_factory=list)
 
     @classmethod
     def at(
@@ -95,29 +92,9 @@ class Target:
         """The folder in which a cluster works on an unfinished build."""
         return self.record(SEGMENTS)
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self) -> AbstractContextManager[None]:
         """Create the directory and hold its lock; a second build there is a ResumeError, at once."""
-        missing = [d for d in (self.directory, *self.directory.parents) if not d.exists()]
-        self.directory.mkdir(parents=True, exist_ok=True)
-        self._created = missing
-        lock_file = self.record("_LOCK")
-        lock = filelock.FileLock(lock_file, timeout=0)
-        try:
-            lock.acquire()
-        except filelock.Timeout:
-            raise ResumeError(
-                f"{self.where}: another build is writing here (it holds {lock_file.name}); wait for it, or give "
-                "another --out"
-            ) from None
-        try:
-            yield
-        finally:
-            lock_file.unlink(missing_ok=True)
-            lock.release()
-            self._remove_created_if_empty()
-            if self.remote is not None and self.directory.exists() and not any(self.directory.iterdir()):
-                self.directory.rmdir()
+        return locked(self.record("_LOCK"), where=self.where, staging=self.remote is not None)
 
     def shards(self) -> list[Path]:
         """Every shard, index and part of either of this data set that is on this disk now, by name."""
@@ -265,9 +242,3 @@ class Target:
     def remove_segments(self) -> None:
         """Remove what a cluster works on. A task of a node that was given up may still write there for a moment."""
         shutil.rmtree(self.segments, ignore_errors=True)
-
-    def _remove_created_if_empty(self) -> None:
-        for directory in self._created:
-            if not directory.exists() or any(directory.iterdir()):
-                return
-            directory.rmdir()

@@ -37,6 +37,7 @@ def corpus_command(
     ] = None,
     workers: Annotated[int | None, typer.Option(help="Parsing threads, or tasks (default: one a core).")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a finished corpus.")] = False,
+    restart: Annotated[bool, typer.Option("--restart", help="Begin an unfinished corpus anew.")] = False,
     staging: Annotated[
         str | None,
         typer.Option(metavar="DIR", help="Where output to a URL is made ready (default: TOKENRIVER_STAGING)."),
@@ -65,6 +66,7 @@ def corpus_command(
             options=options,
             workers=workers,
             overwrite=overwrite,
+            restart=restart,
             staging=staging,
             progress=progress.update,
             **words,

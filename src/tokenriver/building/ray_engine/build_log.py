@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tokenriver.building.journal import Journal, refuse_engine
 from tokenriver.building.ray_engine.encode_task import SegmentFacts
 from tokenriver.building.ray_engine.segments import segment_paths
 from tokenriver.corpus.inputs import InputFacts  # noqa: TC001 - msgspec reads the annotations
 from tokenriver.errors import ResumeError
+from tokenriver.resuming.journal import RedoLog, refuse_engine
 from tokenriver.shards.header import ShardHeader
 from tokenriver.shards.index import index_path
 from tokenriver.shards.manifest import ManifestFile
@@ -53,7 +53,7 @@ class BuildLog:
     """An open journal and what it says. `range_bytes` is what the ranges were cut with, None before `begin`."""
 
     target: Target
-    journal: Journal
+    journal: RedoLog
     heading: dict[str, Any] = field(default_factory=dict)
     range_bytes: int | None = None
     segments: dict[int, SegmentFacts] = field(default_factory=dict)
@@ -68,7 +68,7 @@ class BuildLog:
 
         Raises ResumeError for a damaged one, and for another engine's that has finished something.
         """
-        log = cls(target, Journal(target.journal))
+        log = cls(target, RedoLog(target.journal))
         entries = log.journal.reopen_lines()
         if not entries:
             return log

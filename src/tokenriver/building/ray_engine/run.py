@@ -15,7 +15,6 @@ import msgspec
 
 from tokenriver.building.assemble import expected_text_bytes
 from tokenriver.building.counts import BuildCounts
-from tokenriver.building.job import refuse_changes
 from tokenriver.building.pipeline import default_workers
 from tokenriver.building.ray_engine.build_log import BuildLog
 from tokenriver.building.ray_engine.driver import Driver
@@ -29,15 +28,16 @@ from tokenriver.corpus.inputs import InputFacts, check_known
 from tokenriver.corpus.range_reader import modified_ns
 from tokenriver.corpus.ranges import cut_ranges, range_bytes
 from tokenriver.errors import TokenRiverError, UsageError
+from tokenriver.resuming.journal import refuse_changes
 from tokenriver.shards.index import index_path
 
 if TYPE_CHECKING:
     from tokenriver.building.job import Job
-    from tokenriver.building.progress import ProgressSink
     from tokenriver.building.ray_engine.build_log import Complete
     from tokenriver.building.summary import BuildSummary
     from tokenriver.building.target import Target
     from tokenriver.cluster.session import Session
+    from tokenriver.corpus.progress import ProgressSink
     from tokenriver.shards.manifest import ManifestFile
 
 __all__ = ["run_on_ray"]
