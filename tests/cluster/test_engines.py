@@ -15,7 +15,7 @@ from inline_pool import InlinePool, inline_session
 from made_documents import make_texts, write_jsonl
 
 import tokenriver
-from tokenriver.building.ray_engine import run, segments
+from tokenriver.building.ray_engine import build_log, run, segments
 from tokenriver.cluster import work
 from tokenriver.corpus.sources import SourceOptions
 from tokenriver.errors import ClusterError, CorpusError, IntegrityError, ResumeError, UsageError
@@ -305,6 +305,57 @@ def test_a_corpus_interrupted_after_every_other_shard_is_the_same(tmp_path, monk
     assert len(told) <= len(whole.manifest.files) + seed
     assert (done.manifest, done.text_bytes, done.skipped) == (whole.manifest, whole.text_bytes, whole.skipped)
     assert deterministic(tmp_path / "c") == deterministic(tmp_path / "whole")
+
+
+@pytest.fixture
+def store():
+    """fsspec's store in memory, for what is made below memory://engines."""
+    import fsspec
+
+    memory = fsspec.filesystem("memory")
+    yield memory
+    memory.rm("/engines", recursive=True)
+
+
+@pytest.mark.parametrize("layout", ["tokens", "llmc"])
+def test_what_a_cluster_replaces_in_a_store_stays_until_the_new_is_there(tmp_path, monkeypatch, store, layout):
+    from tokenriver.resuming import swap
+
+    old, new = (write_jsonl(tmp_path / f"{i}.jsonl", make_texts(300, seed=i)) for i in (1, 2))
+    words = {"tokenizer": "byte260", "dataset": "d", "layout": layout, **STEPS}
+    there = {**words, "out": "memory://engines/out", "engine": "ray", "staging": tmp_path / "staging"}
+    first = tokenriver.build(old, **there)
+    names = {file.name for file in first.files}
+    before = {name: (first.directory / name).read_bytes() for name in names}
+
+    def stopped(owner, name, count, **more):
+        real, calls = getattr(owner, name), []
+
+        def step(*args, **kwargs):
+            calls.append(name)
+            if len(calls) > count:
+                raise KeyboardInterrupt
+            return real(*args, **kwargs)
+
+        with monkeypatch.context() as patches:
+            patches.setattr(owner, name, step)
+            patches.setattr(swap, "_AT_ONCE", 1)
+            with pytest.raises(KeyboardInterrupt):
+                tokenriver.build(new, **there, **more)
+
+    stopped(build_log.BuildLog, "shard", 3, overwrite=True)
+    stopped(build_log.BuildLog, "upload", 3, overwrite=True)
+    assert {name: (first.directory / name).read_bytes() for name in names} == before
+    assert tokenriver.verify(str(first.directory)).ok
+    stopped(swap, "copy_object", 3, overwrite=True)
+    assert not first.record.exists()
+    assert tokenriver.build(new, **there).resumed
+    local = tokenriver.build(new, out=tmp_path / "local", **words)
+    found = {path.removeprefix("/engines/out/"): store.cat_file(path) for path in store.find("/engines/out")}
+    want = {path.name: path.read_bytes() for path in local.directory.iterdir()}
+    assert {name.rpartition("/")[2] for name in found} == set(want)
+    assert [n for n in found if found[n] != want[n.rpartition("/")[2]] and not n.endswith("_BUILD.json")] == []
+    assert not list((tmp_path / "staging").glob("*"))
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -230,6 +230,12 @@ def test_what_a_cluster_built_goes_on_to_an_object_store(tmp_path, mixed):
     for name in [path.name for path in local.directory.iterdir() if not path.name.endswith("_BUILD.json")]:
         assert (there.directory / name).read_bytes() == (local.directory / name).read_bytes(), name
     assert tokenriver.verify(str(there.directory)).ok
+    local = build(mixed, tmp_path / "local", "local", overwrite=True, shard_tokens=9000)
+    build(mixed, "memory://ray-out", "ray", staging=tmp_path / "staging", overwrite=True, shard_tokens=9000)
+    names = {path.name for path in local.directory.iterdir()}
+    assert {path.name for path in there.directory.iterdir() if path.is_file()} == names
+    for name in [name for name in names if not name.endswith("_BUILD.json")]:
+        assert (there.directory / name).read_bytes() == (local.directory / name).read_bytes(), name
     assert not [path for path in (tmp_path / "staging").rglob("*") if path.is_file()]
 
 

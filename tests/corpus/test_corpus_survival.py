@@ -13,19 +13,23 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import fsspec
 import pytest
 from made_documents import make_texts, write_jsonl
 from s3_server import Fault
 
 import tokenriver
 from tokenriver.corpus.log import CorpusLog
-from tokenriver.corpus.manifest import CORPUS_MANIFEST
+from tokenriver.corpus.manifest import CORPUS_MANIFEST, read_corpus_manifest
 from tokenriver.corpus.shards import verify_corpus, write_corpus
 from tokenriver.corpus.sources import SourceOptions
-from tokenriver.errors import ResumeError, StorageError, UsageError
+from tokenriver.errors import CorpusError, ResumeError, StorageError, UsageError
 from tokenriver.storage.directory import STAGING_VARIABLE
+from tokenriver.storage.paths import to_path
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from s3_server import Bucket
 
     from tokenriver.corpus import shards
@@ -103,6 +107,7 @@ def test_a_corpus_interrupted_after_every_other_shard_is_the_same(
 KILLED = """
 import os, signal, threading
 from tokenriver.corpus import log, target, shards
+from tokenriver.resuming import swap
 from tokenriver.corpus.sources import SourceOptions
 
 def kill(owner, name, count, before):
@@ -252,3 +257,54 @@ def test_an_overwritten_corpus_stays_while_its_successor_is_unfinished(
     write(folder, tmp_path / "fresh")
     assert contents(tmp_path / "c") == contents(tmp_path / "fresh")
     assert verify_corpus(tmp_path / "c") == []
+
+
+@pytest.fixture
+def memory() -> Iterator[Any]:
+    """fsspec's store in memory, for corpora below memory://survival."""
+    store = fsspec.filesystem("memory")
+    yield store
+    store.rm("/survival", recursive=True)
+
+
+def objects(store: Any) -> dict[str, bytes]:
+    return {path.rpartition("/")[2]: store.cat_file(path) for path in store.find("/survival/c")}
+
+
+def test_behind_a_url_an_overwritten_corpus_stays_too(
+    folder: Path, tmp_path: Path, staging: Path, memory: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = "memory://survival/c"
+    first = write(folder, url, shard_bytes=9000)
+    with monkeypatch.context() as patches:
+        stop_after(patches, 2)
+        with pytest.raises(KeyboardInterrupt):
+            write(folder, url, overwrite=True)
+    assert verify_corpus(url) == []
+    assert read_corpus_manifest(to_path(url)) == first.manifest
+    with pytest.raises(UsageError, match="holds a finished corpus"):
+        write(folder, url)
+    assert write(folder, url, overwrite=True).resumed
+    write(folder, tmp_path / "fresh")
+    assert objects(memory) == contents(tmp_path / "fresh")
+    bad = tmp_path / "bad.jsonl"
+    bad.write_bytes((folder / "a.jsonl").read_bytes() + b"no json\n")
+    with pytest.raises(CorpusError):
+        write_corpus([bad], url, overwrite=True, block_bytes=500, **WORDS)
+    assert objects(memory) == contents(tmp_path / "fresh"), "bad input leaves nothing but what was there"
+    assert not list(staging.glob("*"))
+
+
+def test_a_corpus_killed_while_it_replaces_another_is_ended_by_the_next_run(
+    s3: Bucket, folder: Path, tmp_path: Path, staging: Path
+) -> None:
+    write(folder, f"{s3.url}/c", shard_bytes=9000)
+    killed(folder, f"{s3.url}/c", "swap.Swap, 'begin', 1, False", overwrite=True)
+    s3.server.mend()
+    assert write(folder, f"{s3.url}/c").resumed, "whether or not --overwrite is given: the old is as good as gone"
+    write(folder, tmp_path / "fresh")
+    assert there(s3) == contents(tmp_path / "fresh")
+    puts = s3.server.requests("/c/", "PUT")
+    assert puts[-1].path.endswith(CORPUS_MANIFEST)
+    assert all(request.copy_of for request in puts[:-1]), "the store copies, and nothing is made again"
+    assert not list(staging.glob("*"))

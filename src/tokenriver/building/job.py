@@ -28,6 +28,7 @@ from tokenriver.corpus.documents import Position
 from tokenriver.corpus.identity import identity_of
 from tokenriver.resuming.journal import refuse_changes
 from tokenriver.shards.header import VARIANTS
+from tokenriver.shards.index import index_path
 from tokenriver.shards.layouts import data_set_directory
 from tokenriver.tokenizers.load import load_tokenizer
 
@@ -96,14 +97,16 @@ class Job:
         """Start writing; the caller holds the directory's lock."""
         self.clear()
         journal = Journal(self.target.journal)
-        return OpenJob(self, journal, DatasetWriter(self.shape(), journal, self.target.remote))
+        return OpenJob(self, journal, DatasetWriter(self.shape(), journal, self.target.store))
 
     def clear(self) -> None:
         """Remove what is to be replaced. IntegrityError for what is in the way."""
         self.target.abort_uploads()
         self.target.end_swap()
         if self.options.overwrite or self.options.restart:
-            self.target.begin_anew(overwrite=self.options.overwrite)
+            self.target.begin_anew(
+                lambda: {**self.heading(), "engine": self.options.engine}, overwrite=self.options.overwrite
+            )
         self.target.refuse_finished()
 
     def shape(self) -> Shape:
@@ -195,7 +198,10 @@ class Job:
             options=self.options,
             resolved=self._resolved(),
         )
-        return self.target.publish_records()
+        names = [file.name for file in writer.files]
+        if self._doc_index:
+            names += [index_path(self.target.directory / name).name for name in names]
+        return self.target.publish_records(names)
 
     def summary(self, writer: Written, record: Path, hashes: list[InputFacts], *, resumed: bool) -> BuildSummary:
         """What was made."""

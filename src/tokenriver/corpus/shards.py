@@ -79,9 +79,8 @@ def write_corpus(
     Run again after an interruption, it goes on: shards that are finished are kept (none of standard input); `restart`
     begins anew. Raises UsageError for an `out` that holds a finished corpus (unless `overwrite`), CorpusError for a
     bad record or inputs that give no document, ResumeError when an unfinished corpus there was made otherwise. What
-    was there before stays until the new corpus is whole. Behind a URL, where nothing can be renamed, it is gone from
-    the first new shard on; each shard is made in `staging` (storage/directory.py) and uploaded when it is whole, the
-    manifest last.
+    was there before stays until the new corpus is whole. Behind a URL each shard is made in `staging`
+    (storage/directory.py) and uploaded when it is whole, the manifest last.
     """
     _check_words(format, shard_bytes, workers)
     check_engine(engine, ray_address)
@@ -150,6 +149,7 @@ def _end(target: CorpusTarget, log: CorpusLog, heading: dict[str, Any]) -> Compl
     done = log.complete
     if done is None or target.finished_elsewhere(done.manifest):
         return None
+    target.abort_uploads()
     target.publish(done.manifest)
     asked_for = log.is_of(heading)
     log.remove()
@@ -160,13 +160,14 @@ def _take_up(target: CorpusTarget, log: CorpusLog, heading: dict[str, Any], *, o
     """Whether to go on with what the journal says; else room is made and the journal begun."""
     finished = target.is_finished(overwrite=overwrite)
     if log.holds_work:
-        if log.is_of(heading) and not (finished and target.remote is not None):
+        if log.is_of(heading) and (not finished or target.remote is None or target.replacing):
+            target.abort_uploads()
             target.require_whole(log.files.values())
             target.keep_only(log.files)
             return True
         if not overwrite:
             log.refuse_others(heading, target.where)
-    target.begin()
+    target.begin(finished=finished)
     log.begin(heading)
     return False
 

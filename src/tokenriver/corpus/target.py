@@ -18,8 +18,10 @@ from tokenriver.corpus.manifest import (
 from tokenriver.errors import FormatError, ResumeError, UsageError
 from tokenriver.files import PART_SUFFIX, file_exists, fsync_directory
 from tokenriver.resuming.lock import locked
+from tokenriver.resuming.swap import Swap
 from tokenriver.storage.directory import RemoteDirectory, staging_directory
 from tokenriver.storage.paths import is_remote, last_name, shown, to_path
+from tokenriver.storage.uploading import abort_left_over
 
 if TYPE_CHECKING:
     import os
@@ -33,6 +35,7 @@ __all__ = ["CorpusTarget"]
 
 _JOURNAL = "_JOURNAL"
 _LOCK = "_LOCK"
+_OVERWRITE = "_OVERWRITE"
 _WORK = "_SEGMENTS"
 
 
@@ -40,7 +43,8 @@ _WORK = "_SEGMENTS"
 class CorpusTarget:
     """`where` users find the corpus; `folder` is that, or behind a URL the staging directory, and `remote` the place.
 
-    Finished shards are parts in `folder` until `publish`, or in the store under their names.
+    Finished shards are parts in `folder` until `publish`, or in `store` under their names. `swap` puts those in the
+    place of a corpus that is there already.
     """
 
     where: Path
@@ -62,6 +66,21 @@ class CorpusTarget:
     def name(self) -> str:
         """What the corpus is called by default."""
         return self.where.resolve().name if self.remote is None else last_name(self.remote.url)
+
+    @property
+    def swap(self) -> Swap | None:
+        """What replaces a finished corpus behind a URL."""
+        return None if self.remote is None else Swap(self.remote, self.folder / _OVERWRITE)
+
+    @property
+    def replacing(self) -> bool:
+        """Whether the unfinished corpus here is to take the place of one behind the URL."""
+        return self.swap is not None and self.swap.under_way
+
+    @property
+    def store(self) -> RemoteDirectory | None:
+        """Where shards go as they are made: the URL, or the prefix for those that will replace others there."""
+        return self.swap.anew if self.swap is not None and self.swap.under_way else self.remote
 
     @property
     def journal(self) -> Path:
@@ -103,6 +122,12 @@ class CorpusTarget:
         for path in corpus_shard_files(self.folder):
             if self.remote is not None or path.name.endswith(PART_SUFFIX):
                 path.unlink()
+        self._forget_manifest()
+
+    def _forget_manifest(self) -> None:
+        """Remove the manifest that is made ready in the staging directory."""
+        if self.remote is not None:
+            (self.folder / CORPUS_MANIFEST).unlink(missing_ok=True)
 
     def keep_only(self, files: Mapping[str, CorpusFile]) -> None:
         """Remove what the journal does not speak of, and what has got to the store."""
@@ -113,20 +138,35 @@ class CorpusTarget:
 
     def finished_elsewhere(self, manifest: CorpusManifest) -> bool:
         """Whether another machine has finished another corpus at the URL for which there is this one's journal here."""
-        there = None if self.remote is None else self.remote.read(CORPUS_MANIFEST)
+        if self.remote is None or self.replacing:
+            return False
+        there = self.remote.read(CORPUS_MANIFEST)
         return there is not None and there != render_corpus_manifest(manifest)
 
-    def begin(self) -> None:
-        """Make room for a new corpus."""
+    def begin(self, *, finished: bool) -> None:
+        """Make room for a new corpus; one that is `finished` stays until `publish`."""
         self.clear()
-        if self.remote is not None:  # from the first new shard on the old corpus, if there is one, is not whole
-            self.remote.remove([CORPUS_MANIFEST])
+        if self.swap is not None:
+            self.abort_uploads()
+            if finished:
+                self.swap.prepare()
+            else:
+                self.swap.drop()
+
+    def abort_uploads(self) -> None:
+        """Abort what a killed run left under way in the store."""
+        for url in dict.fromkeys(one.url for one in (self.remote, self.store) if one is not None):
+            abort_left_over(url, names=SHARD_NAME.fullmatch)
 
     def discard(self, files: Iterable[CorpusFile]) -> None:
         """Remove what was made so far."""
         self.clear()
-        if self.remote is not None:
-            with suppress(OSError):  # what stopped the corpus is what the user must hear; no manifest names these
+        if self.swap is None or self.remote is None:
+            return
+        with suppress(OSError):  # what stopped the corpus is what the user must hear; no manifest names these
+            if self.swap.under_way:
+                self.swap.drop()
+            else:
                 self.remote.remove(file.name for file in files)
 
     def require_whole(self, files: Iterable[CorpusFile], *, placed: bool = False) -> None:
@@ -136,12 +176,12 @@ class CorpusTarget:
             found = there.get(file.name)
             if found != file.n_bytes:
                 what = "it is not there" if found is None else f"it has {found:,} bytes, not {file.n_bytes:,}"
-                where = self.part(file.name) if self.remote is None else shown(self.remote.url_of(file.name))
+                where = self.part(file.name) if self.store is None else shown(self.store.url_of(file.name))
                 raise ResumeError(f"{where}: the journal names it, but {what}; give --restart to begin anew")
 
     def _sizes(self, *, placed: bool) -> dict[str, int | None]:
-        if self.remote is not None:
-            return {name: file.n_bytes for name, file in self.remote.list().items()}
+        if self.store is not None:
+            return {name: file.n_bytes for name, file in self.store.list().items()}
         found: dict[str, int | None] = {}
         for path in corpus_shard_files(self.folder):  # a part comes after the shard of its name, and counts
             if placed or path.name.endswith(PART_SUFFIX):
@@ -150,11 +190,19 @@ class CorpusTarget:
 
     def publish(self, manifest: CorpusManifest) -> None:
         """Put the finished shards in the place of what was there, the manifest last; again after a kill in between."""
-        self.require_whole(manifest.files, placed=True)
         fresh = {file.name for file in manifest.files}
+        if self.swap is not None and self.swap.begun:
+            self._end_swap(self.swap, manifest)
+            return
+        self.require_whole(manifest.files, placed=True)
+        if self.swap is not None and self.swap.under_way:
+            self.swap.begin(fresh)
+            self._end_swap(self.swap, manifest)
+            return
         if self.remote is not None:
             self.remote.remove(one for one in self.remote.list() if SHARD_NAME.fullmatch(one) and one not in fresh)
-            write_corpus_manifest(to_path(self.remote.url_of(CORPUS_MANIFEST)), manifest)
+            write_corpus_manifest(self.where / CORPUS_MANIFEST, manifest)
+            self._forget_manifest()
             return
         (self.folder / CORPUS_MANIFEST).unlink(missing_ok=True)
         for path in corpus_shard_files(self.folder):
@@ -165,3 +213,9 @@ class CorpusTarget:
                 self.part(file.name).replace(self.folder / file.name)
         fsync_directory(self.folder)
         write_corpus_manifest(self.folder / CORPUS_MANIFEST, manifest)
+
+    def _end_swap(self, swap: Swap, manifest: CorpusManifest) -> None:
+        record = self.folder / CORPUS_MANIFEST
+        write_corpus_manifest(record, manifest)
+        swap.end([record], ours=SHARD_NAME.fullmatch)
+        self._forget_manifest()

@@ -51,7 +51,7 @@ class FinishedShards:
     def __init__(self, target: CorpusTarget, log: CorpusLog, *, at_once: int = 1) -> None:
         self._target = target
         self._log = log
-        self._uploads = None if target.remote is None else Uploads(target.remote, at_once=at_once)
+        self._uploads = None if target.store is None else Uploads(target.store, at_once=at_once)
 
     def add(self, file: CorpusFile, *, checkpoint: Checkpoint | None = None, n_val: int | None = None) -> None:
         """Note a shard; raises what went wrong with earlier ones on their way to the store."""

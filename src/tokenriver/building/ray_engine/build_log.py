@@ -2,7 +2,8 @@
 
 The same file as the local engine's (journal.py), with other lines, one for each finished thing:
 {"segment": k, "facts": …}, {"input": i, "facts": …, "crcs": […]}, {"shard": …, "released": [[k, stream], …]} (the
-files of ids that no later shard needs, which are then removed) and, when all shards are there, {"complete": …}.
+files of ids that no later shard needs, which are then removed), when all shards are there, {"complete": …}, and then,
+on the way to an object store, {"uploaded": …} for each that is in it.
 A lost line costs the work that it speaks of, never a byte: segments and shards are written again to the same bytes.
 """
 
@@ -61,6 +62,7 @@ class BuildLog:
     shards: dict[str, ManifestFile] = field(default_factory=dict)
     released: set[tuple[int, int]] = field(default_factory=set)
     complete: Complete | None = None
+    uploaded: set[str] = field(default_factory=set)
 
     @classmethod
     def open(cls, target: Target) -> BuildLog:
@@ -93,6 +95,8 @@ class BuildLog:
             file = msgspec.convert(entry["shard"], ManifestFile)
             self.shards[file.name] = file
             self.released |= {(k, stream) for k, stream in entry["released"]}
+        elif "uploaded" in entry:
+            self.uploaded.add(entry["uploaded"])
         else:
             self.complete = msgspec.convert(entry["complete"], Complete, strict=False)
 
@@ -130,6 +134,11 @@ class BuildLog:
         """All shards are there: from here on the records alone are missing."""
         self.complete = Complete(counts.to_json(), dict(source_documents), inputs)
         self.journal.append({"complete": self.complete})
+
+    def upload(self, name: str) -> None:
+        """A shard and its index are in the store."""
+        self.uploaded.add(name)
+        self.journal.append({"uploaded": name})
 
     def drop_damaged(self, shape: Shape) -> None:
         """Forget the segments whose files are not what they were, so that they are made again: nothing forced them
