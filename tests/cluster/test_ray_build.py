@@ -5,21 +5,24 @@ from __future__ import annotations
 import functools
 import gzip
 import json
+import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
+import warnings
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from cluster_cases import deterministic
+from cluster_cases import SlowTokenizer, deterministic
 from made_documents import make_texts, write_jsonl
 
 import tokenriver
 from tokenriver.building.ray_engine import build_log
-from tokenriver.cluster import session
+from tokenriver.cluster import pool, session
 from tokenriver.corpus.sources import SourceOptions
 from tokenriver.errors import ClusterError, CorpusError
 from tokenriver.golfing.select import select_golf
@@ -85,7 +88,7 @@ KILLED = """
 import os, signal
 import tokenriver
 from tokenriver.building.ray_engine import build_log
-from tokenriver.cluster import session
+from tokenriver.cluster import pool, session
 real = build_log.BuildLog.{method}
 calls = [0]
 def patched(self, *args):
@@ -237,6 +240,37 @@ def test_what_a_cluster_built_goes_on_to_an_object_store(tmp_path, mixed):
     for name in [name for name in names if not name.endswith("_BUILD.json")]:
         assert (there.directory / name).read_bytes() == (local.directory / name).read_bytes(), name
     assert not [path for path in (tmp_path / "staging").rglob("*") if path.is_file()]
+
+
+def test_a_straggler_is_named_with_its_file_and_its_node(tmp_path, monkeypatch):
+    source = tmp_path / "in"
+    source.mkdir()
+    for i in range(12):
+        write_jsonl(source / f"{i:02d}.jsonl", make_texts(60, seed=i))
+    write_jsonl(source / "slow.jsonl", ["a text that takes its time", *make_texts(20, seed=99)])
+    said, go = [], tmp_path / "go"
+
+    def hear(message, *_more, **_words):
+        said.append(str(message))
+        if "slow.jsonl" in said[-1]:
+            go.touch()
+
+    monkeypatch.setattr(pool, "_SLOW_SECONDS", 0.3)
+    monkeypatch.setattr(pool, "_LOOK_EVERY_SECONDS", 0.1)
+    tokenizer = SlowTokenizer(tokenriver.load_tokenizer("byte260"), "takes its time", go)
+    words = {"dataset": "docs", "block_bytes": 3000, "split": "train"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        monkeypatch.setattr(warnings, "showwarning", hear)
+        done = tokenriver.build(source, tokenizer=tokenizer, out=tmp_path / "ray", engine="ray", **words)
+    named = [line for line in said if "slow.jsonl" in line]
+    assert len(named) == 1, "once"
+    pattern = (
+        rf"encoding .*slow\.jsonl has taken \d+ s on node {socket.gethostname()}, where the others took \d+\.\d s; wait"
+    )
+    assert re.match(pattern, named[0])
+    local = tokenriver.build(source, tokenizer="byte260", out=tmp_path / "local", **words)
+    assert deterministic(done.directory) == deterministic(local.directory)
 
 
 def test_the_nodes_read_inputs_behind_urls(tmp_path, mixed):
