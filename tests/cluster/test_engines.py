@@ -377,6 +377,23 @@ def test_selections_are_the_same(tmp_path, monkeypatch, seed):
     assert made["ray"] == made["local"]
 
 
+def test_a_corpus_and_a_selection_go_from_store_to_store(tmp_path, store):
+    from tokenriver.golfing.select import select_golf
+
+    raw = write_jsonl(tmp_path / "docs.jsonl", make_texts(200)).read_bytes()
+    store.pipe("/engines/docs.jsonl", raw)
+    url, staging = "memory://engines/docs.jsonl", tmp_path / "staging"
+    for engine, out in (("local", str(tmp_path / "local")), ("ray", "memory://engines")):
+        words = {"engine": engine, "block_bytes": 1500, "staging": staging}
+        tokenriver.write_corpus([url], f"{out}/corpus", shard_bytes=5000, **words)
+        select_golf([url], docs=90, seed=3, out=f"{out}/golf", bucket_bytes=2000, **words)
+    for name in ("corpus", "golf"):
+        made = {path.name: path.read_bytes() for path in (tmp_path / "local" / name).iterdir()}
+        assert {p.rpartition("/")[2]: store.cat_file(p) for p in store.find(f"/engines/{name}")} == made
+        assert len(made) > 1
+    assert not list(staging.glob("*"))
+
+
 def test_a_selection_of_more_than_there_is_leaves_nothing(tmp_path):
     from tokenriver.golfing.select import select_golf
 

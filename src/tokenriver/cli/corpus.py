@@ -88,4 +88,4 @@ def _print_summary(summary: CorpusSummary) -> None:
     print(f"{sides} documents, {human_bytes(summary.text_bytes)} of text in {len(summary.manifest.files)} files")
     if summary.skipped:
         print("left out: " + ", ".join(f"{human_count(n)} {kind}" for kind, n in sorted(summary.skipped.items())))
-    print(f"wrote {summary.path}")
+    print(f"wrote {summary.path}" + (" (went on with an unfinished corpus)" if summary.resumed else ""))
