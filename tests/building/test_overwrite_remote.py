@@ -108,6 +108,22 @@ def test_a_bad_record_in_the_new_input_leaves_the_old_data_set(
     assert not list(staging.glob("*"))
 
 
+def test_a_record_that_the_new_data_set_has_not_goes(old: Path, new: Path, tmp_path: Path, staging: Path) -> None:
+    import fsspec
+
+    store = fsspec.filesystem("memory")
+    url = "memory://overwrite/out"
+    build(old, url)
+    assert store.exists("/overwrite/out/tokens/byte260/d/_CORPUS.json")
+    tokenriver.write_corpus([new], tmp_path / "corpus")
+    build(tmp_path / "corpus", url, overwrite=True)
+    fresh = build(tmp_path / "corpus", tmp_path / "fresh")
+    names = {path.rpartition("/")[2] for path in store.find("/overwrite/out")}
+    assert names == {path.name for path in fresh.directory.iterdir()}
+    assert not list(staging.glob("*"))
+    store.rm("/overwrite", recursive=True)
+
+
 KILLED = """
 import os, signal, tokenriver
 from tokenriver.building import journal, target
@@ -133,7 +149,6 @@ tokenriver.build({source!r}, out={out!r}, overwrite=True, **{words!r})
 
 BEFORE = "journal.Journal, 'record', '', 3"
 WITHIN = {
-    "when the swap has begun": "swap.Swap, 'begin', '', 1",
     "after a few copies": "swap, 'copy_object', '', 3",
     "before the new manifest": "directory.RemoteDirectory, 'put', '_MANIFEST', 1, True",
     "before the journal goes": "target.Target, 'publish_records', '', 1",

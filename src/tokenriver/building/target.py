@@ -119,6 +119,9 @@ class Target:
         found = parse_shard_name(name.removesuffix(PART_SUFFIX).removesuffix(INDEX_SUFFIX))
         return found is not None and found.dataset == prefix_of(self.layout, self.dataset)
 
+    def _is_ours_or_record(self, name: str) -> bool:
+        return self._is_ours(name) or name in [path.name for path in self._all_records()]
+
     def refuse_finished(self) -> None:
         """IntegrityError when a finished data set, or shards that no journal speaks of, are there already.
 
@@ -162,16 +165,18 @@ class Target:
         """
         if unfinished_only and self._is_finished():
             return
-        records = (self.final_record, self.record(BUILD_RECORD), self.record(CORPUS_RECORD))
         if self.remote is not None and self._swap_there is not None:
-            self.remote.remove(path.name for path in records)
+            self.remote.remove(path.name for path in self._all_records())
             self.remote.remove(self._uploaded(self.remote))
             self._swap_there.drop()
         self._clear_here()
 
+    def _all_records(self) -> tuple[Path, ...]:
+        """Every record that there may be, what names the shards first."""
+        return self.final_record, self.record(BUILD_RECORD), self.record(CORPUS_RECORD)
+
     def _clear_here(self) -> None:
-        records = (self.final_record, self.record(BUILD_RECORD), self.record(CORPUS_RECORD))
-        for path in (*records, self.journal):
+        for path in (*self._all_records(), self.journal):
             path.unlink(missing_ok=True)
         fsync_directory(self.directory)
         self.remove_segments()
@@ -240,7 +245,7 @@ class Target:
         """Go on with a swap that was interrupted: the old data set may be gone, the new one is whole."""
         if self._swap_there is not None:
             if self._swap_there.begun:
-                self._swap_there.end(self._records(), ours=self._is_ours)
+                self._swap_there.end(self._records(), ours=self._is_ours_or_record)
         elif (self._anew / self.final_record.name).exists():
             self._swap()
         elif (self._anew / _CLEARED).exists():
@@ -276,7 +281,7 @@ class Target:
             return self.where / self.final_record.name
         if self._swap_there.under_way:
             self._swap_there.begin(shards)
-            self._swap_there.end(self._records(), ours=self._is_ours)
+            self._swap_there.end(self._records(), ours=self._is_ours_or_record)
         else:
             for path in self._records():
                 self.remote.put(path)
@@ -284,13 +289,12 @@ class Target:
 
     def _records(self) -> list[Path]:
         """The records that are here, what names the shards last."""
-        names = dict.fromkeys((self.record(CORPUS_RECORD), self.record(BUILD_RECORD), self.final_record))
-        return [path for path in names if path.exists()]
+        return [path for path in dict.fromkeys(reversed(self._all_records())) if path.exists()]
 
     def forget_staging(self) -> None:
         """Remove the local copies of the records, once they are in the store and the journal is gone."""
         if self.remote is not None:
-            for path in (self.final_record, self.record(BUILD_RECORD), self.record(CORPUS_RECORD)):
+            for path in self._all_records():
                 path.unlink(missing_ok=True)
 
     def remove_segments(self) -> None:

@@ -91,7 +91,8 @@ class Swap:
                     f"{shown(self.there.url_of(name))}: it was copied there and is not there whole; something else "
                     "writes there: give --restart to begin anew"
                 )
-        self._remove(self.there, [name for name in there if ours(name) and name not in state.files])
+        kept = {*state.files, *(path.name for path in records)}
+        self._remove(self.there, [name for name in there if ours(name) and name not in kept])
         self._remove(self.anew, self.anew.list())
         for path in records:
             self.there.put(path)
