@@ -33,7 +33,7 @@ def staging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 @pytest.fixture
 def old(tmp_path: Path) -> Path:
-    return write_jsonl(tmp_path / "old.jsonl", make_texts(90))
+    return write_jsonl(tmp_path / "old.jsonl", make_texts(50))
 
 
 @pytest.fixture
@@ -42,7 +42,7 @@ def new(tmp_path: Path) -> Path:
 
 
 def words_of(layout: str) -> dict[str, Any]:
-    words: dict[str, Any] = {"tokenizer": "byte260", "layout": layout, "shard_tokens": 1500, "dataset": "d"}
+    words: dict[str, Any] = {"tokenizer": "byte260", "layout": layout, "shard_tokens": 5000, "dataset": "d"}
     if layout == "golf":
         del words["dataset"]
     return words
@@ -147,7 +147,7 @@ kill({kill})
 tokenriver.build({source!r}, out={out!r}, overwrite=True, **{words!r})
 """
 
-BEFORE = "journal.Journal, 'record', '', 3"
+BEFORE = "journal.Journal, 'record', '', 2"
 WITHIN = {
     "after a few copies": "swap, 'copy_object', '', 3",
     "before the new manifest": "directory.RemoteDirectory, 'put', '_MANIFEST', 1, True",
