@@ -53,7 +53,8 @@ class Fault:
 class Request:
     """One line of the log: what was asked for and what came of it; `sent` counts body bytes.
 
-    `call` is the client's name for what it asks for, the same when it asks again by itself.
+    `call` is the client's name for what it asks for, the same when it asks again by itself; `copy_of` the object that
+    the server is asked to copy.
     """
 
     method: str
@@ -64,6 +65,7 @@ class Request:
     sent: int = 0
     failed: bool = False
     call: str = ""
+    copy_of: str | None = None
 
 
 @dataclass
@@ -148,6 +150,7 @@ class S3Server:
             environ["QUERY_STRING"],
             environ.get("HTTP_RANGE"),
             call=environ.get("HTTP_AMZ_SDK_INVOCATION_ID", ""),
+            copy_of=environ.get("HTTP_X_AMZ_COPY_SOURCE"),
         )
         fault = self._take_fault(request)
         self.log.append(request)

@@ -19,7 +19,7 @@ LAYERS = {
     "errors": -2,
     "storage": -1,
     **dict.fromkeys(["files", "batches"], 0),
-    **dict.fromkeys(["cache", "cluster"], 1),
+    **dict.fromkeys(["cache", "cluster", "resuming"], 1),
     **dict.fromkeys(["corpus", "tokenizers", "shards"], 2),
     **dict.fromkeys(["building", "loader", "evals", "bpb", "hub"], 3),
     **dict.fromkeys(["recipes", "llmc", "golf", "golfing", "torch"], 4),

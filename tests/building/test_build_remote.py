@@ -20,8 +20,8 @@ from made_documents import make_texts, write_jsonl
 from s3_server import Fault
 
 from tokenriver import build, verify
-from tokenriver.building import uploads
 from tokenriver.errors import CorpusError, IntegrityError, ResumeError, StorageError, UsageError
+from tokenriver.resuming import uploads
 from tokenriver.storage import failures, reading
 from tokenriver.storage.directory import STAGING_VARIABLE
 from tokenriver.storage.paths import to_path

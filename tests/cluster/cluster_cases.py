@@ -1,9 +1,11 @@
-"""Documents for the tests of the engines, and what of a finished data set must not depend on the engine."""
+"""What the tests of the engines share, also with the workers: what must not depend on the engine, a slow tokenizer."""
 
 from __future__ import annotations
 
 import hashlib
 import json
+import threading
+import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -22,3 +24,23 @@ def deterministic(directory: Path) -> dict[str, Any]:
         else:
             found[path.name] = hashlib.sha256(path.read_bytes()).hexdigest()
     return found
+
+
+class SlowTokenizer:
+    """A tokenizer that stops at a text with `marker` in it until the file `until` is there; two minutes at most."""
+
+    def __init__(self, inner: Any, marker: str, until: Path) -> None:
+        self.inner, self.marker, self.until = inner, marker.encode(), until
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__") or name == "inner":  # asked for while it is unpickled
+            raise AttributeError(name)
+        return getattr(self.inner, name)
+
+    def encode_batch(self, texts: Any, **words: Any) -> Any:
+        if self.marker in texts.data.tobytes():
+            deadline = time.monotonic() + 120
+            while not self.until.exists():
+                assert time.monotonic() < deadline, "nobody has let the slow task go"
+                threading.Event().wait(0.05)
+        return self.inner.encode_batch(texts, **words)

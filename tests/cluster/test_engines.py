@@ -15,7 +15,7 @@ from inline_pool import InlinePool, inline_session
 from made_documents import make_texts, write_jsonl
 
 import tokenriver
-from tokenriver.building.ray_engine import run, segments
+from tokenriver.building.ray_engine import build_log, run, segments
 from tokenriver.cluster import work
 from tokenriver.corpus.sources import SourceOptions
 from tokenriver.errors import ClusterError, CorpusError, IntegrityError, ResumeError, UsageError
@@ -276,6 +276,88 @@ def test_corpus_shards_are_the_same(tmp_path, monkeypatch, seed):
     assert made["ray"] == made["local"]
 
 
+def test_a_corpus_interrupted_after_every_other_shard_is_the_same(tmp_path, monkeypatch):
+    from tokenriver.corpus.log import CorpusLog
+
+    source = inputs(tmp_path / "in", 3)
+    write_jsonl(source / "z.jsonl", make_texts(100), split=["train"] * 100)
+    words = {"split": "first-docs:20", "shard_bytes": 2000, "name": "docs", "block_bytes": 700}
+    words["options"] = SourceOptions(on_bad_record="skip")
+    whole = tokenriver.write_corpus([source], tmp_path / "whole", **words)
+    real, told = CorpusLog.shard, []
+
+    def stop_at_every_third(self, file, **more):
+        told.append(file.name)
+        if len(told) % 3 == 0:
+            raise KeyboardInterrupt
+        real(self, file, **more)
+
+    monkeypatch.setattr(CorpusLog, "shard", stop_at_every_third)
+    for seed in range(50):
+        monkeypatch.setattr(InlinePool, "seed", seed)
+        try:
+            done = tokenriver.write_corpus([source], tmp_path / "c", engine="ray", **words)
+        except KeyboardInterrupt:
+            continue
+        break
+    assert seed > 3
+    assert done.resumed
+    assert len(told) <= len(whole.manifest.files) + seed
+    assert (done.manifest, done.text_bytes, done.skipped) == (whole.manifest, whole.text_bytes, whole.skipped)
+    assert deterministic(tmp_path / "c") == deterministic(tmp_path / "whole")
+
+
+@pytest.fixture
+def store():
+    """fsspec's store in memory, for what is made below memory://engines."""
+    import fsspec
+
+    memory = fsspec.filesystem("memory")
+    yield memory
+    memory.rm("/engines", recursive=True)
+
+
+@pytest.mark.parametrize("layout", ["tokens", "llmc"])
+def test_what_a_cluster_replaces_in_a_store_stays_until_the_new_is_there(tmp_path, monkeypatch, store, layout):
+    from tokenriver.resuming import swap
+
+    old, new = (write_jsonl(tmp_path / f"{i}.jsonl", make_texts(300, seed=i)) for i in (1, 2))
+    words = {"tokenizer": "byte260", "dataset": "d", "layout": layout, **STEPS}
+    there = {**words, "out": "memory://engines/out", "engine": "ray", "staging": tmp_path / "staging"}
+    first = tokenriver.build(old, **there)
+    names = {file.name for file in first.files}
+    before = {name: (first.directory / name).read_bytes() for name in names}
+
+    def stopped(owner, name, count, **more):
+        real, calls = getattr(owner, name), []
+
+        def step(*args, **kwargs):
+            calls.append(name)
+            if len(calls) > count:
+                raise KeyboardInterrupt
+            return real(*args, **kwargs)
+
+        with monkeypatch.context() as patches:
+            patches.setattr(owner, name, step)
+            patches.setattr(swap, "_AT_ONCE", 1)
+            with pytest.raises(KeyboardInterrupt):
+                tokenriver.build(new, **there, **more)
+
+    stopped(build_log.BuildLog, "shard", 3, overwrite=True)
+    stopped(build_log.BuildLog, "upload", 3, overwrite=True)
+    assert {name: (first.directory / name).read_bytes() for name in names} == before
+    assert tokenriver.verify(str(first.directory)).ok
+    stopped(swap, "copy_object", 3, overwrite=True)
+    assert not first.record.exists()
+    assert tokenriver.build(new, **there).resumed
+    local = tokenriver.build(new, out=tmp_path / "local", **words)
+    found = {path.removeprefix("/engines/out/"): store.cat_file(path) for path in store.find("/engines/out")}
+    want = {path.name: path.read_bytes() for path in local.directory.iterdir()}
+    assert {name.rpartition("/")[2] for name in found} == set(want)
+    assert [n for n in found if found[n] != want[n.rpartition("/")[2]] and not n.endswith("_BUILD.json")] == []
+    assert not list((tmp_path / "staging").glob("*"))
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_selections_are_the_same(tmp_path, monkeypatch, seed):
     from tokenriver.golfing import select_on_ray
@@ -295,25 +377,21 @@ def test_selections_are_the_same(tmp_path, monkeypatch, seed):
     assert made["ray"] == made["local"]
 
 
-def test_corpora_and_selections_of_a_cluster_go_to_object_stores(tmp_path, monkeypatch):
-    import fsspec
-
+def test_a_corpus_and_a_selection_go_from_store_to_store(tmp_path, store):
     from tokenriver.golfing.select import select_golf
 
-    monkeypatch.setenv("TOKENRIVER_STAGING", str(tmp_path / "staging"))
-    source = inputs(tmp_path / "in", 3)
-    options = SourceOptions(on_bad_record="skip")
-    for engine, out in (("local", tmp_path / "out"), ("ray", "memory://cluster/out")):
-        words = {"engine": engine, "shard_bytes": 3000, "block_bytes": 700, "name": "c", "options": options}
-        tokenriver.write_corpus([source], f"{out}/corpus", **words)
-        select_golf([str(source)], docs=20, seed=1, out=f"{out}/golf", engine=engine, on_bad_record="skip")
-    memory = fsspec.filesystem("memory")
-    there = {name.removeprefix("/cluster/out/"): memory.cat_file(name) for name in memory.find("/cluster/out")}
-    paths = [path for path in (tmp_path / "out").rglob("*") if path.is_file()]
-    assert there == {path.relative_to(tmp_path / "out").as_posix(): path.read_bytes() for path in paths}
-    assert len([name for name in there if name.startswith("corpus/corpus-")]) > 1
-    assert not list((tmp_path / "staging").glob("*"))
-    memory.rm("/cluster", recursive=True)
+    raw = write_jsonl(tmp_path / "docs.jsonl", make_texts(200)).read_bytes()
+    store.pipe("/engines/docs.jsonl", raw)
+    url, staging = "memory://engines/docs.jsonl", tmp_path / "staging"
+    for engine, out in (("local", str(tmp_path / "local")), ("ray", "memory://engines")):
+        words = {"engine": engine, "block_bytes": 1500, "staging": staging}
+        tokenriver.write_corpus([url], f"{out}/corpus", shard_bytes=5000, **words)
+        select_golf([url], docs=90, seed=3, out=f"{out}/golf", bucket_bytes=2000, **words)
+    for name in ("corpus", "golf"):
+        made = {path.name: path.read_bytes() for path in (tmp_path / "local" / name).iterdir()}
+        assert {p.rpartition("/")[2]: store.cat_file(p) for p in store.find(f"/engines/{name}")} == made
+        assert len(made) > 1
+    assert not list(staging.glob("*"))
 
 
 def test_a_selection_of_more_than_there_is_leaves_nothing(tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import warnings
 
 import pytest
@@ -60,3 +61,15 @@ def test_an_attempt_names_its_file_and_its_node(tmp_path):
     assert first != second
     assert node_of_attempt(first.name + ".part")[0] == "a@b-00000.bin"
     assert node_of_attempt("probe-12") is None
+
+
+def test_a_task_that_writes_no_file_shows_its_node_while_it_runs(tmp_path):
+    (tmp_path / PARTS).mkdir()
+
+    def nodes():
+        return [node_of_attempt(path.name) for path in (tmp_path / PARTS).iterdir()]
+
+    outcome = pool_module._run(".", nodes, (), (tmp_path, "hash-7"))
+    assert outcome.value == [("hash-7", socket.gethostname())]
+    assert nodes() == []
+    assert pool_module._run(".", len, ((),), (tmp_path / "nowhere", "hash-7")).value == 0

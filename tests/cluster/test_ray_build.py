@@ -5,21 +5,24 @@ from __future__ import annotations
 import functools
 import gzip
 import json
+import re
 import signal
+import socket
 import subprocess
 import sys
 import threading
+import warnings
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from cluster_cases import deterministic
+from cluster_cases import SlowTokenizer, deterministic
 from made_documents import make_texts, write_jsonl
 
 import tokenriver
 from tokenriver.building.ray_engine import build_log
-from tokenriver.cluster import session
+from tokenriver.cluster import pool, session
 from tokenriver.corpus.sources import SourceOptions
 from tokenriver.errors import ClusterError, CorpusError
 from tokenriver.golfing.select import select_golf
@@ -85,7 +88,7 @@ KILLED = """
 import os, signal
 import tokenriver
 from tokenriver.building.ray_engine import build_log
-from tokenriver.cluster import session
+from tokenriver.cluster import pool, session
 real = build_log.BuildLog.{method}
 calls = [0]
 def patched(self, *args):
@@ -158,6 +161,57 @@ def test_a_corpus_and_a_selection_are_the_same_on_a_cluster(tmp_path, mixed):
     assert deterministic(tmp_path / "ray") == deterministic(tmp_path / "local")
 
 
+def test_a_corpus_and_a_selection_go_from_a_cluster_to_an_object_store(tmp_path, mixed, s3):
+    staging = tmp_path / "staging"
+    for engine, out in (("local", str(tmp_path / "local")), ("ray", s3.url)):
+        words = {"engine": engine, "name": "docs", "shard_bytes": 20_000, "block_bytes": 4000, "staging": staging}
+        tokenriver.write_corpus([mixed], f"{out}/corpus", options=SourceOptions(on_bad_record="skip"), **words)
+        words = {"engine": engine, "bucket_bytes": 9000, "block_bytes": 4000, "on_bad_record": "skip"}
+        select_golf([str(mixed)], docs=300, seed=7, out=f"{out}/golf", staging=staging, **words)
+    for name in ("corpus", "golf"):
+        made = {path.name: path.read_bytes() for path in (tmp_path / "local" / name).iterdir()}
+        assert {key.rpartition("/")[2]: s3.get(key) for key in s3.names(name)} == made
+        assert s3.server.requests(f"/{name}/", "PUT")[-1].path.endswith(".json")
+    assert not list(staging.glob("*"))
+
+
+CORPUS_KILLED = """
+import os, signal
+import tokenriver
+from tokenriver.corpus import log
+from tokenriver.corpus.sources import SourceOptions
+real, calls = log.CorpusLog.shard, [0]
+def patched(self, *args, **words):
+    real(self, *args, **words)
+    calls[0] += 1
+    if calls[0] == 3:
+        os.kill(os.getpid(), signal.SIGKILL)
+log.CorpusLog.shard = patched
+options = SourceOptions(on_bad_record="skip")
+tokenriver.write_corpus([{source!r}], {out!r}, options=options, ray_address={address!r}, **{words!r})
+"""
+
+
+def test_a_corpus_whose_driver_was_killed_goes_on_in_the_store(ray_cluster, tmp_path, mixed, s3):
+    words = {"engine": "ray", "name": "docs", "shard_bytes": 9000, "staging": str(tmp_path / "staging")}
+    code = CORPUS_KILLED.format(source=str(mixed), out=f"{s3.url}/c", address=ray_cluster.address, words=words)
+    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert process.returncode == -signal.SIGKILL, process.stderr
+    journal = next((tmp_path / "staging").glob("*/_JOURNAL")).read_bytes()
+    finished = {json.loads(line)["file"]["name"] for line in journal.splitlines()[1:]}
+    assert len(finished) == 3
+    s3.server.mend()
+    options = SourceOptions(on_bad_record="skip")
+    assert tokenriver.write_corpus([mixed], f"{s3.url}/c", options=options, **words).resumed
+    puts = {request.path.rpartition("/")[2] for request in s3.server.requests("/c/", "PUT")}
+    assert puts
+    assert not puts & finished
+    tokenriver.write_corpus([mixed], tmp_path / "c", options=options, name="docs", shard_bytes=9000)
+    made = {path.name: path.read_bytes() for path in (tmp_path / "c").iterdir()}
+    assert {key.removeprefix("c/"): s3.get(key) for key in s3.names()} == made
+    assert not list((tmp_path / "staging").glob("*"))
+
+
 def test_what_is_overwritten_stays_until_the_cluster_is_done(tmp_path, mixed):
     first = build(mixed, tmp_path / "out", "local", shard_tokens=9000)
     before = deterministic(first.directory)
@@ -179,7 +233,44 @@ def test_what_a_cluster_built_goes_on_to_an_object_store(tmp_path, mixed):
     for name in [path.name for path in local.directory.iterdir() if not path.name.endswith("_BUILD.json")]:
         assert (there.directory / name).read_bytes() == (local.directory / name).read_bytes(), name
     assert tokenriver.verify(str(there.directory)).ok
+    local = build(mixed, tmp_path / "local", "local", overwrite=True, shard_tokens=9000)
+    build(mixed, "memory://ray-out", "ray", staging=tmp_path / "staging", overwrite=True, shard_tokens=9000)
+    names = {path.name for path in local.directory.iterdir()}
+    assert {path.name for path in there.directory.iterdir() if path.is_file()} == names
+    for name in [name for name in names if not name.endswith("_BUILD.json")]:
+        assert (there.directory / name).read_bytes() == (local.directory / name).read_bytes(), name
     assert not [path for path in (tmp_path / "staging").rglob("*") if path.is_file()]
+
+
+def test_a_straggler_is_named_with_its_file_and_its_node(tmp_path, monkeypatch):
+    source = tmp_path / "in"
+    source.mkdir()
+    for i in range(12):
+        write_jsonl(source / f"{i:02d}.jsonl", make_texts(60, seed=i))
+    write_jsonl(source / "slow.jsonl", ["a text that takes its time", *make_texts(20, seed=99)])
+    said, go = [], tmp_path / "go"
+
+    def hear(message, *_more, **_words):
+        said.append(str(message))
+        if "slow.jsonl" in said[-1]:
+            go.touch()
+
+    monkeypatch.setattr(pool, "_SLOW_SECONDS", 0.3)
+    monkeypatch.setattr(pool, "_LOOK_EVERY_SECONDS", 0.1)
+    tokenizer = SlowTokenizer(tokenriver.load_tokenizer("byte260"), "takes its time", go)
+    words = {"dataset": "docs", "block_bytes": 3000, "split": "train"}
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        monkeypatch.setattr(warnings, "showwarning", hear)
+        done = tokenriver.build(source, tokenizer=tokenizer, out=tmp_path / "ray", engine="ray", **words)
+    named = [line for line in said if "slow.jsonl" in line]
+    assert len(named) == 1, "once"
+    pattern = (
+        rf"encoding .*slow\.jsonl has taken \d+ s on node {socket.gethostname()}, where the others took \d+\.\d s; wait"
+    )
+    assert re.match(pattern, named[0])
+    local = tokenriver.build(source, tokenizer="byte260", out=tmp_path / "local", **words)
+    assert deterministic(done.directory) == deterministic(local.directory)
 
 
 def test_the_nodes_read_inputs_behind_urls(tmp_path, mixed):

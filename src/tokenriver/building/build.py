@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tokenriver.building.passes import Supply
-    from tokenriver.building.progress import ProgressSink
     from tokenriver.building.records import Origin
     from tokenriver.building.summary import BuildSummary
+    from tokenriver.corpus.progress import ProgressSink
     from tokenriver.tokenizers.base import Tokenizer
 
 __all__ = ["build", "build_together"]

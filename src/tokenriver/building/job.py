@@ -25,8 +25,10 @@ from tokenriver.building.shape import Shape
 from tokenriver.building.summary import BuildSummary
 from tokenriver.building.target import Target
 from tokenriver.corpus.documents import Position
-from tokenriver.errors import ResumeError
+from tokenriver.corpus.identity import identity_of
+from tokenriver.resuming.journal import refuse_changes
 from tokenriver.shards.header import VARIANTS
+from tokenriver.shards.index import index_path
 from tokenriver.shards.layouts import data_set_directory
 from tokenriver.storage.paths import is_remote
 from tokenriver.tokenizers.load import load_tokenizer
@@ -44,7 +46,7 @@ if TYPE_CHECKING:
     from tokenriver.shards.header import Variant
     from tokenriver.tokenizers.base import Tokenizer
 
-__all__ = ["Job", "refuse_changes"]
+__all__ = ["Job"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,14 +99,16 @@ class Job:
         """Start writing; the caller holds the directory's lock."""
         self.clear()
         journal = Journal(self.target.journal)
-        return OpenJob(self, journal, DatasetWriter(self.shape(), journal, self.target.remote))
+        return OpenJob(self, journal, DatasetWriter(self.shape(), journal, self.target.store))
 
     def clear(self) -> None:
         """Remove what is to be replaced. IntegrityError for what is in the way."""
         self.target.abort_uploads()
         self.target.end_swap()
         if self.options.overwrite or self.options.restart:
-            self.target.begin_anew(overwrite=self.options.overwrite)
+            self.target.begin_anew(
+                lambda: {**self.heading(), "engine": self.options.engine}, overwrite=self.options.overwrite
+            )
         self.target.refuse_finished()
 
     def shape(self) -> Shape:
@@ -150,18 +154,8 @@ class Job:
             "tokenizer": f"{self.tokenizer.tokenizer_id} (sha256 {self.tokenizer.sha256})",
             "separator": [self.separator.id, self.separator.position],
             **self._resolved(),
-            "inputs": [self._input_identity(i) for i in range(len(self.origin.sources))],
+            "inputs": [identity_of(source) for source in self.origin.sources],
         }
-
-    def _input_identity(self, index: int) -> list[Any]:
-        source = self.origin.sources[index]
-        if source.stream is not None:
-            return [source.name, None, None]
-        if source.pin is not None:
-            return [source.name, source.n_bytes, source.pin]
-        if source.remote is not None:
-            return [source.name, source.n_bytes, source.remote.version]
-        return [source.name, source.n_bytes, os.stat(source.file).st_mtime_ns]  # noqa: PTH116 - a Path costs, with many sources
 
     def take_up(self, journal: Journal, writer: DatasetWriter) -> JournalContent | None:
         """Go on with a journalled build, whose content it returns, or begin (None)."""
@@ -206,7 +200,10 @@ class Job:
             options=self.options,
             resolved=self._resolved(),
         )
-        return self.target.publish_records()
+        names = [file.name for file in writer.files]
+        if self._doc_index:
+            names += [index_path(self.target.directory / name).name for name in names]
+        return self.target.publish_records(names)
 
     def summary(self, writer: Written, record: Path, hashes: list[InputFacts], *, resumed: bool) -> BuildSummary:
         """What was made."""
@@ -234,21 +231,4 @@ class Job:
             input_bytes=sum(facts.n_bytes for facts in hashes),
             seconds=time.perf_counter() - self.started,
             resumed=resumed,
-        )
-
-
-def refuse_changes(now: dict[str, Any], then: dict[str, Any], directory: Path) -> None:
-    """ResumeError naming the first thing in which this build differs from the unfinished one."""
-    for key in now:
-        if now[key] == then.get(key):
-            continue
-        found, expected = now[key], then.get(key)
-        if key == "inputs" and isinstance(expected, list):
-            pairs = zip([*found, *[None] * len(expected)], [*expected, *[None] * len(found)], strict=False)
-            found, expected = next((a, b) for a, b in pairs if a != b)
-            key = f"input {(found or expected)[0]}"
-            expected = f"[name, bytes, modified (ns) or version] = {expected}"
-        raise ResumeError(
-            f"{directory}: the unfinished build there was made otherwise: {key} was {expected} and is now {found}; "
-            "build as before, or with --restart to begin anew"
         )

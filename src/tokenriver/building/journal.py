@@ -7,20 +7,15 @@ after it. Order of durable steps: part bytes, journal line, rename (docs/determi
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
 from tokenriver.corpus.inputs import InputFacts, InputMark
-from tokenriver.errors import ResumeError
-from tokenriver.files import fsync_directory, naming
+from tokenriver.resuming.journal import RedoLog, refuse_engine
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
-__all__ = ["Checkpoint", "Journal", "JournalContent", "refuse_engine"]
+__all__ = ["Checkpoint", "Journal", "JournalContent"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,48 +49,8 @@ class JournalContent:
     mark: InputMark | None = None
 
 
-class Journal:
-    """The open journal of one build; every `record` is on disk when it returns. `begun`: this run started it.
-
-    The heading's "engine" is who writes it, "local" where it names none; engines share the file, not what is in it.
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.begun = False
-        self._file: int | None = None
-
-    def begin(self, heading: dict[str, Any]) -> None:
-        """Start a new journal, replacing any old one."""
-        self._file = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
-        self.begun = True
-        self.append(heading)
-        fsync_directory(self.path.parent)
-
-    def reopen_lines(self) -> list[dict[str, Any]]:
-        """The entries of an existing journal, heading first, to go on after; [] when there is none, or no whole line.
-
-        A last line that was cut by a crash is dropped (and truncated away): the shard it spoke of was not yet
-        renamed, so it is simply written again. Damage anywhere else is a ResumeError.
-        """
-        try:
-            raw = self.path.read_bytes()
-        except FileNotFoundError:
-            return []
-        whole = raw[: raw.rfind(b"\n") + 1]
-        try:
-            entries = [msgspec.json.decode(line, type=dict[str, Any]) for line in whole.splitlines()]
-        except msgspec.MsgspecError as error:
-            raise self.damaged(error) from error
-        if entries:
-            self._file = os.open(self.path, os.O_RDWR)
-            os.ftruncate(self._file, len(whole))
-            os.lseek(self._file, 0, os.SEEK_END)
-        return entries
-
-    def damaged(self, error: Exception) -> ResumeError:
-        """The error for a journal whose lines are not what they should be."""
-        return ResumeError(f"{self.path}: damaged ({error}); build with --restart to begin anew")
+class Journal(RedoLog):
+    """The journal of one build on this machine."""
 
     def reopen(self) -> JournalContent | None:
         """What the local engine's journal says; None when there is none. Raises as `reopen_lines`, and ResumeError
@@ -130,34 +85,3 @@ class Journal:
         """
         entry = {"file": file, "checkpoint": checkpoint, "sources": source_documents}
         self.append({**entry, "inputs": inputs[0], "mark": inputs[1]})
-
-    def close(self) -> None:
-        """Stop writing; the file stays."""
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
-
-    def remove(self) -> None:
-        """Delete the journal: the build is complete, or has left nothing."""
-        self.close()
-        self.path.unlink(missing_ok=True)
-
-    def append(self, entry: dict[str, Any], *, sync: bool = True) -> None:
-        """Add a line; with `sync` it is on disk, and all before it, when this returns."""
-        assert self._file is not None, "begin or reopen first"
-        view = memoryview(msgspec.json.encode(entry) + b"\n")
-        with naming(self.path):
-            while view:
-                view = view[os.write(self._file, view) :]
-            if sync:
-                os.fsync(self._file)
-
-
-def refuse_engine(path: Path, entries: list[dict[str, Any]], engine: str) -> None:
-    """ResumeError when another engine has finished something by this journal: what is half done is kept otherwise."""
-    found = entries[0].get("engine", "local")
-    if found != engine and len(entries) > 1:
-        raise ResumeError(
-            f"{path.parent}: the unfinished build there was begun with --engine {found}, and only that can go on with "
-            f"it; give --engine {found}, or --restart to begin anew with {engine}"
-        )

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from tokenriver.building.assemble import encode_block
 from tokenriver.building.pipeline import default_workers, in_order, read_ahead
-from tokenriver.building.progress import InputProgress
 from tokenriver.corpus.documents import Position, read_blocks
 from tokenriver.corpus.inputs import InputFacts, InputHasher, InputMark
+from tokenriver.corpus.progress import InputProgress
 from tokenriver.errors import CorpusError
 
 if TYPE_CHECKING:
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from tokenriver.building.dataset import DatasetWriter
     from tokenriver.building.job import Job
     from tokenriver.building.journal import Journal
-    from tokenriver.building.progress import ProgressSink
     from tokenriver.building.summary import BuildSummary
     from tokenriver.corpus.blocks import RawBlock
+    from tokenriver.corpus.progress import ProgressSink
 
 __all__ = ["OpenJob", "Supply", "run_jobs"]
 

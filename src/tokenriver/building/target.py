@@ -7,14 +7,17 @@ its own, and what is whole is uploaded, the manifest last (docs/storage.md argue
 from __future__ import annotations
 
 import shutil
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
-import filelock
+import msgspec
 
 from tokenriver.errors import IntegrityError, ResumeError
 from tokenriver.files import PART_SUFFIX, fsync_directory
+from tokenriver.resuming.journal import RedoLog, refuse_changes, refuse_engine
+from tokenriver.resuming.lock import locked
+from tokenriver.resuming.swap import Swap
 from tokenriver.shards.index import INDEX_SUFFIX
 from tokenriver.shards.layouts import (
     BUILD_RECORD,
@@ -29,11 +32,12 @@ from tokenriver.shards.layouts import (
 from tokenriver.shards.layouts import record_prefix as prefix_of
 from tokenriver.storage.directory import RemoteDirectory, staging_directory
 from tokenriver.storage.paths import is_remote, to_path
-from tokenriver.storage.uploading import abort_left_uploads
+from tokenriver.storage.uploading import abort_left_over
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterable
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
 __all__ = ["Target"]
@@ -47,7 +51,8 @@ class Target:
     """Where one data set goes: its directory, and the names of the records beside its shards.
 
     With `remote` the data set is there, and `directory` is the staging directory. With `replaced` it is what stands
-    there until the new one is whole, and `directory` a folder in it.
+    there until the new one is whole, and `directory` a folder in it. `replacing`: this run makes a new data set below
+    a prefix of `remote`, or goes on with one (resuming/swap.py).
     """
 
     directory: Path
@@ -55,7 +60,7 @@ class Target:
     dataset: str
     remote: RemoteDirectory | None = None
     replaced: Path | None = None
-    _created: list[Path] = field(default_factory=list)
+    replacing: bool = False
 
     @classmethod
     def at(
@@ -73,6 +78,15 @@ class Target:
         if self.remote is not None:
             return to_path(self.remote.url)
         return self.directory if self.replaced is None else self.replaced
+
+    @property
+    def store(self) -> RemoteDirectory | None:
+        """Where shards go as they are made: the URL, or the prefix for those that will replace others there."""
+        return self._swap_there.anew if self._swap_there is not None and self._swap_there.under_way else self.remote
+
+    @property
+    def _swap_there(self) -> Swap | None:
+        return None if self.remote is None else Swap(self.remote, self._anew)
 
     def record(self, name: str) -> Path:
         """Path of a record, with the data set's name before it where several share a folder."""
@@ -93,29 +107,9 @@ class Target:
         """The folder in which a cluster works on an unfinished build."""
         return self.record(SEGMENTS)
 
-    @contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self) -> AbstractContextManager[None]:
         """Create the directory and hold its lock; a second build there is a ResumeError, at once."""
-        missing = [d for d in (self.directory, *self.directory.parents) if not d.exists()]
-        self.directory.mkdir(parents=True, exist_ok=True)
-        self._created = missing
-        lock_file = self.record("_LOCK")
-        lock = filelock.FileLock(lock_file, timeout=0)
-        try:
-            lock.acquire()
-        except filelock.Timeout:
-            raise ResumeError(
-                f"{self.where}: another build is writing here (it holds {lock_file.name}); wait for it, or give "
-                "another --out"
-            ) from None
-        try:
-            yield
-        finally:
-            lock_file.unlink(missing_ok=True)
-            lock.release()
-            self._remove_created_if_empty()
-            if self.remote is not None and self.directory.exists() and not any(self.directory.iterdir()):
-                self.directory.rmdir()
+        return locked(self.record("_LOCK"), where=self.where, staging=self.remote is not None)
 
     def shards(self) -> list[Path]:
         """Every shard, index and part of either of this data set that is on this disk now, by name."""
@@ -125,12 +119,15 @@ class Target:
         found = parse_shard_name(name.removesuffix(PART_SUFFIX).removesuffix(INDEX_SUFFIX))
         return found is not None and found.dataset == prefix_of(self.layout, self.dataset)
 
+    def _is_ours_or_record(self, name: str) -> bool:
+        return self._is_ours(name) or name in [path.name for path in self._all_records()]
+
     def refuse_finished(self) -> None:
         """IntegrityError when a finished data set, or shards that no journal speaks of, are there already.
 
         A finished one with its journal is a build that was killed at its very end: it may go on, and end.
         """
-        if self.journal.exists() and not self._finished_elsewhere():
+        if self.replacing or (self.journal.exists() and not self._finished_elsewhere()):
             return
         if self._is_finished():
             raise IntegrityError(
@@ -168,22 +165,39 @@ class Target:
         """
         if unfinished_only and self._is_finished():
             return
-        records = (self.final_record, self.record(BUILD_RECORD), self.record(CORPUS_RECORD))
-        if self.remote is not None:
-            self.remote.remove(path.name for path in records)
+        if self.remote is not None and self._swap_there is not None:
+            self.remote.remove(path.name for path in self._all_records())
             self.remote.remove(self._uploaded(self.remote))
-        for path in (*records, self.journal):
+            self._swap_there.drop()
+        self._clear_here()
+
+    def _all_records(self) -> tuple[Path, ...]:
+        """Every record that there may be, what names the shards first."""
+        return self.final_record, self.record(BUILD_RECORD), self.record(CORPUS_RECORD)
+
+    def _clear_here(self) -> None:
+        for path in (*self._all_records(), self.journal):
             path.unlink(missing_ok=True)
         fsync_directory(self.directory)
         self.remove_segments()
         for path in self.shards():
             path.unlink()
 
-    def begin_anew(self, *, overwrite: bool) -> None:
+    def begin_anew(self, heading: Callable[[], dict[str, Any]], *, overwrite: bool) -> None:
         """Make room for a build from the start: `--overwrite` or `--restart`.
 
-        A finished data set on this disk stays until `swap`, so that a bad record in the new input does not lose both.
+        A finished data set stays until the new one is whole, so that a bad record in the new input does not lose both:
+        on this disk until `swap`, behind a URL until `publish_records`. There an overwriting build of just this
+        `heading` that was killed is gone on with.
         """
+        if overwrite and self._swap_there is not None and self._is_finished():
+            ended = not self._swap_there.under_way and not self._finished_elsewhere()
+            self.replacing = not ended
+            if not ((ended or self._swap_there.under_way) and self._is_journal_of(heading())):
+                self.replacing = True
+                self._clear_here()
+                self._swap_there.prepare()
+            return
         if not overwrite or self.remote is not None or not self._is_finished():
             self.clear(unfinished_only=not overwrite)
             return
@@ -192,15 +206,33 @@ class Target:
         folder.mkdir(exist_ok=True)
         self.replaced, self.directory = self.directory, folder
 
+    def _is_journal_of(self, heading: dict[str, Any]) -> bool:
+        """Whether the journal here is of just this build, by this engine."""
+        log = RedoLog(self.journal)
+        try:
+            entries = log.reopen_lines()
+            if entries:
+                refuse_engine(self.journal, entries, heading["engine"])
+                refuse_changes(msgspec.to_builtins(heading), {"engine": "local", **entries[0]}, self.where)
+        except ResumeError:  # other options or inputs, or damaged: what it speaks of makes room
+            return False
+        finally:
+            log.close()
+        return bool(entries)
+
     @property
     def _anew(self) -> Path:
         return self.record(OVERWRITE)
 
     def drop_anew(self) -> None:
-        """Remove what an overwriting build has made so far."""
+        """Remove what an overwriting build has made so far; behind a URL unless its journal is kept to go on with."""
         if self.replaced is not None:
             self.directory, self.replaced = self.replaced, None
-        if self.remote is None and self._anew.exists():
+        if self._swap_there is not None:
+            if self._swap_there.under_way and not self.journal.exists():
+                with suppress(OSError):  # what stopped the build is what the user must hear
+                    self._swap_there.drop()
+        elif self._anew.exists():
             shutil.rmtree(self._anew, ignore_errors=True)  # as in remove_segments
 
     def swap(self) -> None:
@@ -211,7 +243,10 @@ class Target:
 
     def end_swap(self) -> None:
         """Go on with a swap that was interrupted: the old data set may be gone, the new one is whole."""
-        if (self._anew / self.final_record.name).exists():
+        if self._swap_there is not None:
+            if self._swap_there.begun:
+                self._swap_there.end(self._records(), ours=self._is_ours_or_record)
+        elif (self._anew / self.final_record.name).exists():
             self._swap()
         elif (self._anew / _CLEARED).exists():
             self.drop_anew()
@@ -233,31 +268,35 @@ class Target:
 
     def abort_uploads(self) -> None:
         """Abort what a killed build of this data set left under way in the store."""
-        if self.remote is not None:
-            abort_left_uploads(self.remote.url, names=self._is_ours)
+        if self.remote is not None and self._swap_there is not None:
+            abort_left_over(self.remote.url, names=self._is_ours)
+            if self._swap_there.under_way:
+                abort_left_over(self._swap_there.anew.url, names=self._is_ours)
 
-    def publish_records(self) -> Path:
-        """Upload the records, what names the shards last, and return where that is."""
-        if self.remote is None:
+    def publish_records(self, shards: Iterable[str]) -> Path:
+        """Upload the records, what names the shards last, and return where that is; `shards` are all that are there,
+        and their indexes. What they replace, if anything, goes before.
+        """
+        if self.remote is None or self._swap_there is None:
             return self.where / self.final_record.name
-        records = dict.fromkeys((self.record(CORPUS_RECORD), self.record(BUILD_RECORD), self.final_record))
-        for path in records:
-            if path.exists():
+        if self._swap_there.under_way:
+            self._swap_there.begin(shards)
+            self._swap_there.end(self._records(), ours=self._is_ours_or_record)
+        else:
+            for path in self._records():
                 self.remote.put(path)
         return to_path(self.remote.url_of(self.final_record.name))
+
+    def _records(self) -> list[Path]:
+        """The records that are here, what names the shards last."""
+        return [path for path in dict.fromkeys(reversed(self._all_records())) if path.exists()]
 
     def forget_staging(self) -> None:
         """Remove the local copies of the records, once they are in the store and the journal is gone."""
         if self.remote is not None:
-            for path in (self.final_record, self.record(BUILD_RECORD), self.record(CORPUS_RECORD)):
+            for path in self._all_records():
                 path.unlink(missing_ok=True)
 
     def remove_segments(self) -> None:
         """Remove what a cluster works on. A task of a node that was given up may still write there for a moment."""
         shutil.rmtree(self.segments, ignore_errors=True)
-
-    def _remove_created_if_empty(self) -> None:
-        for directory in self._created:
-            if not directory.exists() or any(directory.iterdir()):
-                return
-            directory.rmdir()

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from tokenriver.building.index_part import IndexPart
-from tokenriver.building.uploads import ShardUploads
+from tokenriver.resuming.uploads import Uploads
 from tokenriver.shards.index import index_path
 from tokenriver.shards.manifest import ManifestFile
 from tokenriver.shards.writer import ShardWriter
@@ -70,7 +70,7 @@ class WriterThread:
         self._unsynced = 0
         self._syncing = ThreadPoolExecutor(1, thread_name_prefix="tokenriver-sync")
         self._synced: Future[None] | None = None
-        self._uploads = None if remote is None else ShardUploads(remote)
+        self._uploads = None if remote is None else Uploads(remote)
         self._queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
         self._room = threading.Condition()
         self._waiting_bytes = 0
@@ -211,4 +211,7 @@ class WriterThread:
         if self._uploads is None:
             record()
         else:
-            self._uploads.put(writer, index, record=record)
+            files_of = [(writer.part, writer.path.name)]
+            if index is not None:
+                files_of.insert(0, (index.part, index.path.name))
+            self._uploads.put(files_of, record=record)

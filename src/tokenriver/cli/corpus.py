@@ -37,6 +37,7 @@ def corpus_command(
     ] = None,
     workers: Annotated[int | None, typer.Option(help="Parsing threads, or tasks (default: one a core).")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a finished corpus.")] = False,
+    restart: Annotated[bool, typer.Option("--restart", help="Begin an unfinished corpus anew.")] = False,
     staging: Annotated[
         str | None,
         typer.Option(metavar="DIR", help="Where output to a URL is made ready (default: TOKENRIVER_STAGING)."),
@@ -65,6 +66,7 @@ def corpus_command(
             options=options,
             workers=workers,
             overwrite=overwrite,
+            restart=restart,
             staging=staging,
             progress=progress.update,
             **words,
@@ -86,4 +88,4 @@ def _print_summary(summary: CorpusSummary) -> None:
     print(f"{sides} documents, {human_bytes(summary.text_bytes)} of text in {len(summary.manifest.files)} files")
     if summary.skipped:
         print("left out: " + ", ".join(f"{human_count(n)} {kind}" for kind, n in sorted(summary.skipped.items())))
-    print(f"wrote {summary.path}")
+    print(f"wrote {summary.path}" + (" (went on with an unfinished corpus)" if summary.resumed else ""))

@@ -87,7 +87,7 @@ def select_command(
     inputs: Annotated[list[str], typer.Argument(metavar="INPUT…", help="Files, directories, globs or a corpus.")],
     docs: Annotated[int, typer.Option(help="Documents to choose.")],
     seed: Annotated[int, typer.Option(help="Decides which, and their order.")],
-    out: Annotated[str, typer.Option(metavar="DIR", help="Folder of docs_selected.jsonl and its sidecar.")],
+    out: Annotated[str, typer.Option(metavar="DIR", help="Folder of docs_selected.jsonl and its sidecar, or its URL.")],
     docs_val: Annotated[
         int | None, typer.Option(help="Documents at the front that are val (default: 50,000, at most a tenth).")
     ] = None,
@@ -99,6 +99,10 @@ def select_command(
     ] = None,
     workers: Annotated[int | None, typer.Option(help="Parsing threads, or tasks (default: one a core).")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a selection.")] = False,
+    staging: Annotated[
+        str | None,
+        typer.Option(metavar="DIR", help="Where output to a URL is made ready (default: TOKENRIVER_STAGING)."),
+    ] = None,
     as_json: Annotated[bool, _JSON] = False,
     quiet: Annotated[bool, _QUIET] = False,
 ) -> None:
@@ -121,6 +125,7 @@ def select_command(
             engine=engine,
             ray_address=ray_address,
             workers=workers,
+            staging=staging,
             overwrite=overwrite,
             progress=progress.update,
         )

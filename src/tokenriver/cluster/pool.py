@@ -10,16 +10,16 @@ import statistics
 import time
 import traceback
 import warnings
-from contextlib import chdir, nullcontext
+from contextlib import chdir, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tokenriver.cluster.shared import PARTS, node_of_attempt
+from tokenriver.cluster.shared import PARTS, attempt_path, node_of_attempt
 from tokenriver.errors import ClusterError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable
+    from collections.abc import Callable, Hashable, Iterator
 
     from tokenriver.cluster.session import Session
 
@@ -94,14 +94,16 @@ class TaskPool:
     ) -> None:
         """Give a task: `function`, of a module that every node has, with its arguments.
 
-        `mark` is the name of a file that it writes, by which its node is found; `what` is the task in words.
+        `mark` is the name of a file that it writes, by which its node is found ("": none, then one is made for that);
+        `what` is the task in words.
         """
         if self._remote is None:
             self._remote = self.session.ray.remote(_run).options(
                 num_cpus=1, max_retries=_RETRIES, retry_exceptions=False
             )
-        ref = self._remote.remote(str(Path.cwd()), function, arguments)
-        self._running[ref] = _Task(kind, key, mark, what)
+        sign = None if mark else (self.folder, f"{kind}-{key}")
+        ref = self._remote.remote(str(Path.cwd()), function, arguments, sign)
+        self._running[ref] = _Task(kind, key, mark or f"{kind}-{key}", what)
 
     def next(self) -> tuple[str, Hashable, Outcome] | None:
         """A task that has ended, as (kind, key, outcome); None when none has within half a second.
@@ -174,13 +176,33 @@ class TaskPool:
             self.session.ray.wait(gone, num_returns=len(gone), timeout=_CANCEL_SECONDS)
 
 
-def _run(directory: str, function: Callable[..., Any], arguments: tuple[Any, ...]) -> Outcome:
-    """On a worker: the function's value or error. Relative paths mean what they mean to the driver."""
+def _run(
+    directory: str, function: Callable[..., Any], arguments: tuple[Any, ...], sign: tuple[Path, str] | None = None
+) -> Outcome:
+    """On a worker: the function's value or error. Relative paths mean what they mean to the driver.
+
+    `sign` is the work folder and the name of an empty file that shows there, while it runs, on which node.
+    """
     start = time.monotonic()
     try:
-        with chdir(directory) if Path(directory).is_dir() else nullcontext():
+        with chdir(directory) if Path(directory).is_dir() else nullcontext(), _shown(sign):
             value = function(*arguments)
     except Exception as error:
         error.add_note(traceback.format_exc())
         return Outcome(None, error, time.monotonic() - start)
     return Outcome(value, None, time.monotonic() - start)
+
+
+@contextmanager
+def _shown(sign: tuple[Path, str] | None) -> Iterator[None]:
+    if sign is None:
+        yield
+        return
+    path = attempt_path(*sign)
+    with suppress(OSError):  # a node that does not see the folder says so when the task looks for the probe
+        path.touch()
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            path.unlink()

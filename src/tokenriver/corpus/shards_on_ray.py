@@ -22,11 +22,12 @@ from tokenriver.corpus.naming import DocumentNames, sides_of
 from tokenriver.corpus.range_reader import RangeReader, modified_ns, require_unchanged
 from tokenriver.corpus.ranges import cut_ranges, range_bytes
 from tokenriver.corpus.writers import fitting, open_shard_file
+from tokenriver.corpus.writing import shard_name
 from tokenriver.errors import IntegrityError
-from tokenriver.files import PART_SUFFIX, sha256_file
+from tokenriver.files import PART_SUFFIX, fsync_directory, sha256_file
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from tokenriver.cluster.work import Work
@@ -42,9 +43,8 @@ _MOST_RANGE = 256 << 20
 
 @dataclass(frozen=True, slots=True)
 class CorpusWritten:
-    """The shards (each still with its part's name), documents of train and val, bytes of text, records left out."""
+    """Documents of train and val, bytes of text, records left out."""
 
-    files: list[CorpusFile]
     documents: tuple[int, int]
     text_bytes: int
     skipped: Counter[str]
@@ -109,9 +109,14 @@ def write_on_cluster(
     shard_format: CorpusFormat,
     shard_bytes: int,
     block_bytes: int,
+    finished: Mapping[str, tuple[CorpusFile, int]],
+    on_shard: Callable[[CorpusFile, int], None],
     progress: Callable[[int, int], None] | None,
 ) -> CorpusWritten:
-    """Count, plan and write the shards as parts in `target`. Raises what reading raises, the first in the inputs."""
+    """Count, plan and write the shards as parts in `target`. Raises what reading raises, the first in the inputs.
+
+    `on_shard` is told each that is whole, with its documents of val; those that are `finished` are not made again.
+    """
     job = _Job(work.folder, work.probe, target, shard_format, options, rule, block_bytes)
     modified = [modified_ns(source) for source in sources]
     size = range_bytes(sources, cpus=work.cpus, block_bytes=block_bytes, most=_MOST_RANGE)
@@ -129,12 +134,21 @@ def write_on_cluster(
             progress(done[0], done[1])
     in_order = [block for k in range(len(ranges)) for block in blocks[k]]
     shards = list(plan_shards(in_order, shard_bytes, lambda block: _lengths(work.folder, block)))
-    calls = [_write_call(job, i, shard, sources, modified) for i, shard in enumerate(shards)]
-    written = dict(completed(work.pool, "write", calls))
-    n_val = sum(val for _, val in written.values())
+    named = {shard_name(i, shard_format): shard for i, shard in enumerate(shards)}
+    for name, (file, _) in finished.items():
+        if name not in named or named[name].documents != file.n_docs:
+            raise IntegrityError(
+                f"{sources[0]} and what follows: documents changed behind sizes and times; start again"
+            )
+    missing = [name for name in named if name not in finished]
+    calls = [_write_call(job, name, named[name], sources, modified) for name in missing]
+    n_val = sum(val for _, val in finished.values())
+    for _, (file, val) in completed(work.pool, "write", calls):
+        on_shard(file, val)
+        n_val += val
     n_all = sum(shard.documents for shard in shards)
     text_bytes = sum(shard.text_bytes for shard in shards)
-    return CorpusWritten([written[i][0] for i in range(len(shards))], (n_all - n_val, n_val), text_bytes, skipped)
+    return CorpusWritten((n_all - n_val, n_val), text_bytes, skipped)
 
 
 def _scan_call(job: _Job, k: int, part: Range, sources: Sequence[Source], modified: Sequence[int]) -> Call:
@@ -200,10 +214,9 @@ def plan_shards(
         yield shard
 
 
-def _write_call(job: _Job, i: int, shard: _Shard, sources: Sequence[Source], modified: Sequence[int]) -> Call:
+def _write_call(job: _Job, name: str, shard: _Shard, sources: Sequence[Source], modified: Sequence[int]) -> Call:
     first, last = shard.pieces[0].block.start.source_index, shard.pieces[-1].block.end.source_index
     stop = min(last + 1, len(sources))
-    name = f"corpus-{i:05d}.{job.format}"
     arguments = (job, name, shard, first, list(sources[first:stop]), list(modified[first:stop]))
     return Call(_write, arguments, name, f"writing {job.target / name}")
 
@@ -225,6 +238,7 @@ def _write(
     require_unchanged(sources, modified)
     facts = CorpusFile(name, shard.documents, attempt.stat().st_size, sha256_file(attempt))
     attempt.replace(job.target / (name + PART_SUFFIX))
+    fsync_directory(job.target)
     return facts, n_val
 
 

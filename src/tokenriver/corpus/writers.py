@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from tokenriver.batches import TextBatch
 
-__all__ = ["CORPUS_FORMATS", "CorpusFormat", "ShardFile", "open_shard_file"]
+__all__ = ["CORPUS_FORMATS", "CorpusFormat", "ShardFile", "fitting", "open_shard_file", "written_with"]
 
 CorpusFormat = Literal["jsonl.zst", "parquet"]
 CORPUS_FORMATS: tuple[CorpusFormat, ...] = ("jsonl.zst", "parquet")
@@ -46,6 +46,13 @@ class ShardFile(Protocol):
 def open_shard_file(file: IO[bytes], shard_format: CorpusFormat) -> ShardFile:
     """A shard of that format written to an open binary file."""
     return _JsonlShard(file) if shard_format == "jsonl.zst" else _ParquetShard(file)
+
+
+def written_with(shard_format: CorpusFormat) -> str:
+    """The library, with its version, on which a shard's bytes depend."""
+    if shard_format == "parquet":
+        return f"pyarrow {pa.__version__}"
+    return f"zstandard {zstandard.__version__} (zstd {'.'.join(map(str, zstandard.ZSTD_VERSION))})"
 
 
 class _Row(msgspec.Struct):

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from pathlib import Path
 
-    from tokenriver.building.progress import ProgressSink
+    from tokenriver.corpus.progress import ProgressSink
     from tokenriver.golfing.fetch import GolfSource
     from tokenriver.hub.transfer import TransferSink
     from tokenriver.tokenizers.base import Backend, Tokenizer

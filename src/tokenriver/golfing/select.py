@@ -8,34 +8,32 @@ the order of their keys. So the choice depends on the documents' order and the s
 from __future__ import annotations
 
 import hashlib
-import shutil
-from collections import Counter
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from tokenriver.building.pipeline import default_workers, in_order, read_ahead
+from tokenriver.building.pipeline import default_workers
 from tokenriver.cluster.engines import check_engine
-from tokenriver.corpus.documents import SourceOptions, find_sources, parse_block, read_blocks
-from tokenriver.corpus.inputs import InputFacts, InputHasher
+from tokenriver.corpus.documents import SourceOptions, find_sources
 from tokenriver.errors import IntegrityError, UsageError
 from tokenriver.files import atomic_write, file_exists, remove_file
 from tokenriver.golfing.documents import DEFAULT_VAL_DOCS
-from tokenriver.golfing.keys import chosen_lines, sort_bucket, threshold_key
+from tokenriver.golfing.keys import threshold_key
+from tokenriver.golfing.select_here import BLOCK_BYTES, LocalSelection
 from tokenriver.shards.golf_manifest import GOLF_DOCS, GOLF_SIDECAR
 from tokenriver.shards.manifest import render_json
-from tokenriver.storage.directory import staging_directory
+from tokenriver.storage.directory import RemoteDirectory, staging_directory
 from tokenriver.storage.paths import is_remote, to_output
+from tokenriver.storage.uploading import upload_whole
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections import Counter
+    from collections.abc import Callable, Iterable, Sequence
     from pathlib import Path
 
-    from tokenriver.corpus.documents import RawBlock, Source
+    from tokenriver.corpus.documents import Source
+    from tokenriver.corpus.inputs import InputFacts
     from tokenriver.golfing.select_on_ray import ClusterSelection
 
 __all__ = ["GolfSelected", "select_golf"]
@@ -44,7 +42,6 @@ _BUCKET_BYTES = 64 << 20
 _MOST_BUCKETS = 400
 """Files open at the same time while the chosen documents are dealt out; each is then sorted in memory."""
 
-_BLOCK_BYTES = 8 << 20
 _BUCKETS = ".buckets"
 
 
@@ -75,7 +72,8 @@ def select_golf(
     overwrite: bool = False,
     engine: str = "local",
     ray_address: str | None = None,
-    block_bytes: int = _BLOCK_BYTES,
+    staging: str | os.PathLike[str] | None = None,
+    block_bytes: int = BLOCK_BYTES,
     bucket_bytes: int = _BUCKET_BYTES,
     progress: Callable[[int], None] | None = None,
 ) -> GolfSelected:
@@ -83,42 +81,40 @@ def select_golf(
 
     `docs_val` (None: 50,000, or a tenth where fewer than 500,000 are chosen) is written into the sidecar: so many
     documents at the front are val. `engine` "ray" makes the same files on a Ray cluster (`ray_address`, else one that
-    is started here). `progress` is told input bytes read, of twice their size in all. Raises UsageError when there are
-    fewer documents, CorpusError for a bad record, IntegrityError when a selection is there already.
+    is started here). Behind a URL the documents are sorted and joined in `staging` (storage/directory.py), which all
+    nodes of a cluster must see; what was there stays until they are whole. `progress` is told input bytes read, of
+    twice their size in all.
+
+    Raises UsageError when there are fewer documents, CorpusError for a bad record, IntegrityError when a selection is
+    there already.
     """
     check_engine(engine, ray_address)
-    if docs < 1:
-        raise UsageError(f"--docs is {docs}; it must be 1 or more")
-    n_val = min(DEFAULT_VAL_DOCS, docs // 10) if docs_val is None else docs_val
-    if not 0 <= n_val <= docs:
-        raise UsageError(f"--docs-val is {n_val}; it must be from 0 to --docs, {docs}")
+    n_val = _val_documents(docs, docs_val)
     options = SourceOptions(text_field=text_field, on_bad_record=on_bad_record)  # type: ignore[arg-type]
     sources = find_sources([inputs] if isinstance(inputs, str) else inputs, options)
     if any(source.stream is not None for source in sources):
         raise UsageError("the inputs are read twice, so standard input (-) cannot be one of them; give a file")
     folder = to_output(out)
-    if file_exists(folder / GOLF_SIDECAR) and not overwrite:
-        raise IntegrityError(f"{folder}: holds a selection already ({GOLF_SIDECAR}); --overwrite replaces it")
-    room = staging_directory(str(folder)) if is_remote(folder) else folder
+    room = _room(folder, staging, overwrite=overwrite)
     with ExitStack() as stack:
-        stack.callback(_remove_if_empty, room if is_remote(folder) else None)
-        reader: _Reader | ClusterSelection
+        if room is not folder:
+            stack.callback(_remove_if_empty, room)
+        reader: LocalSelection | ClusterSelection
         if engine == "ray":
             reader = _on_cluster(stack, room, sources, options, workers, ray_address, block_bytes, progress)
         else:
-            reader = _Reader(room / _BUCKETS, sources, options, workers or default_workers(), block_bytes, progress)
+            reader = LocalSelection(
+                room / _BUCKETS, sources, options, workers or default_workers(), block_bytes, progress
+            )
         facts = reader.count()
         n_documents = sum(reader.by_source.values())
         if docs > n_documents:
             raise UsageError(f"--docs is {docs:,}, but the inputs hold {n_documents:,} documents")
         room.mkdir(parents=True, exist_ok=True)
-        remove_file(folder / GOLF_SIDECAR)
         chosen_bytes = sum(s.n_bytes or 0 for s in sources) * docs // n_documents
         n_buckets = min(_MOST_BUCKETS, chosen_bytes // bucket_bytes + 1)
         limit = threshold_key(seed, docs, n_documents)
-        sha256, n_bytes, n_written = _join(reader.chosen(seed, limit, n_buckets), folder / GOLF_DOCS)
-    if n_written != docs:
-        raise IntegrityError(f"{folder / GOLF_DOCS}: {n_written:,} documents instead of {docs:,}: the inputs changed")
+        sha256, n_bytes = _join(reader.chosen(seed, limit, n_buckets), docs, room, folder)
     sidecar = {
         "num_docs": docs,
         "docs_val": n_val,
@@ -142,14 +138,32 @@ def select_golf(
     )
 
 
-def _remove_if_empty(room: Path | None) -> None:
-    if room is not None and room.exists() and not any(room.iterdir()):
+def _val_documents(docs: int, docs_val: int | None) -> int:
+    if docs < 1:
+        raise UsageError(f"--docs is {docs}; it must be 1 or more")
+    n_val = min(DEFAULT_VAL_DOCS, docs // 10) if docs_val is None else docs_val
+    if not 0 <= n_val <= docs:
+        raise UsageError(f"--docs-val is {n_val}; it must be from 0 to --docs, {docs}")
+    return n_val
+
+
+def _room(folder: Path, staging: str | os.PathLike[str] | None, *, overwrite: bool) -> Path:
+    """Where the documents are sorted and joined; refuses what nothing can be written to, and what is in the way."""
+    if is_remote(folder):
+        RemoteDirectory.for_writing(str(folder))
+    if file_exists(folder / GOLF_SIDECAR) and not overwrite:
+        raise IntegrityError(f"{folder}: holds a selection already ({GOLF_SIDECAR}); --overwrite replaces it")
+    return staging_directory(str(folder), staging) if is_remote(folder) else folder
+
+
+def _remove_if_empty(room: Path) -> None:
+    if room.exists() and not any(room.iterdir()):
         room.rmdir()
 
 
 def _on_cluster(
     stack: ExitStack,
-    folder: Path,
+    room: Path,
     sources: list[Source],
     options: SourceOptions,
     workers: int | None,
@@ -160,7 +174,7 @@ def _on_cluster(
     from tokenriver.cluster.work import work_on
     from tokenriver.golfing.select_on_ray import ClusterSelection
 
-    work = stack.enter_context(work_on(folder / _BUCKETS, address=address, workers=workers, cores=default_workers()))
+    work = stack.enter_context(work_on(room / _BUCKETS, address=address, workers=workers, cores=default_workers()))
     return ClusterSelection(work, sources, options, block_bytes, progress)
 
 
@@ -172,113 +186,26 @@ def _described(sources: Sequence[Source], documents: Counter[int], facts: Sequen
     ]
 
 
-class _Reader:
-    """Reads the inputs twice in the same blocks, with as many parsing threads as workers.
+def _join(pieces: Iterable[bytes], docs: int, room: Path, folder: Path) -> tuple[str, int]:
+    """Write the pieces one after another, `docs` lines of them; SHA-256 and bytes of the whole.
 
-    `by_source` and `skipped` are known after `count`.
+    What a selection before left in `folder` goes when the new documents are whole, its sidecar first.
     """
-
-    def __init__(
-        self,
-        folder: Path,
-        sources: list[Source],
-        options: SourceOptions,
-        workers: int,
-        block_bytes: int,
-        progress: Callable[[int], None] | None,
-    ) -> None:
-        self._folder = folder
-        self._counts: list[int] = []
-        self._sources = sources
-        self._options = options
-        self._workers = workers
-        self._block_bytes = block_bytes
-        self._progress = progress
-        self._read = 0
-        self.by_source: Counter[int] = Counter()
-        self.skipped: Counter[str] = Counter()
-
-    def count(self) -> list[InputFacts]:
-        """Count the documents in each block; size and hash of each source."""
-        with InputHasher(self._sources) as hasher:
-
-            def tap(index: int, chunk: bytes) -> None:
-                hasher.tap(index, chunk)
-                self._tell(index, chunk)
-
-            for block in self._parsed(lambda raw: self._facts(raw), self._blocks(tap)):
-                by_source, skipped = block
-                self._counts.append(sum(by_source.values()))
-                self.by_source.update(by_source)
-                self.skipped.update(skipped)
-            return hasher.finish()
-
-    def chosen(self, seed: int, limit: int, n_buckets: int) -> Iterator[bytes]:
-        """The lines of the documents whose keys are at most `limit`, in the order of their keys.
-
-        They are sorted through a hidden folder that is gone afterwards, whatever happens.
-        """
-        shutil.rmtree(self._folder, ignore_errors=True)  # of a run that was killed
-        self._folder.mkdir()
-        try:
-            paths = [self._folder / f"{i:04d}" for i in range(n_buckets)]
-            self._deal_out(seed, limit, paths)
-            for path in paths:
-                raw = path.read_bytes()
-                path.unlink()
-                yield from sort_bucket(raw)
-        finally:
-            shutil.rmtree(self._folder)
-
-    def _deal_out(self, seed: int, limit: int, paths: list[Path]) -> None:
-        """Write the chosen documents into buckets by their keys."""
-        counts = self._counts
-        starts = [0, *accumulate(counts)]
-
-        def choose(item: tuple[int, RawBlock]) -> list[tuple[int, bytes]]:
-            number, raw = item
-            texts = parse_block(raw, self._options).texts
-            if number >= len(counts) or len(texts) != counts[number]:
-                raise IntegrityError(f"{raw.segments[0].source}: it changed between the two readings; start again")
-            return list(chosen_lines(texts, seed, starts[number], limit, len(paths)))
-
-        with ExitStack() as stack:
-            files = [stack.enter_context(open(path, "wb")) for path in paths]
-            for lines in self._parsed(choose, enumerate(self._blocks(self._tell))):
-                for bucket, line in lines:
-                    files[bucket].write(line)
-
-    def _blocks(self, tap: Callable[[int, bytes], None]) -> Iterator[RawBlock]:
-        return read_blocks(self._sources, self._options, block_bytes=self._block_bytes, on_raw=tap)
-
-    def _parsed(self, function: Callable[[Any], Any], items: Any) -> Iterator[Any]:
-        budget = (self._workers + 2) * max(self._block_bytes, _BLOCK_BYTES)
-        ahead = read_ahead(items, depth=1)
-        return in_order(lambda box: function(box.pop()), ahead, workers=self._workers, weight=_weight, budget=budget)
-
-    def _facts(self, raw: RawBlock) -> tuple[Counter[int], Counter[str]]:
-        block = parse_block(raw, self._options)
-        found, n = np.unique(block.source_indices, return_counts=True)
-        return Counter(dict(zip(found.tolist(), n.tolist(), strict=True))), block.skipped
-
-    def _tell(self, _index: int, chunk: bytes) -> None:
-        self._read += len(chunk)
-        if self._progress is not None:
-            self._progress(self._read)
-
-
-def _weight(item: Any) -> int:
-    raw: RawBlock = item[1] if isinstance(item, tuple) else item
-    return raw.n_bytes
-
-
-def _join(pieces: Iterable[bytes], target: Path) -> tuple[str, int, int]:
-    """Write the pieces one after another; SHA-256, bytes and lines of the whole."""
     digest, n_bytes, n_lines = hashlib.sha256(), 0, 0
-    with atomic_write(target) as out:
-        for piece in pieces:
-            out.write(piece)
-            digest.update(piece)
-            n_bytes += len(piece)
-            n_lines += piece.count(b"\n")
-    return digest.hexdigest(), n_bytes, n_lines
+    made = room / GOLF_DOCS
+    try:
+        with atomic_write(made) as out:
+            for piece in pieces:
+                out.write(piece)
+                digest.update(piece)
+                n_bytes += len(piece)
+                n_lines += piece.count(b"\n")
+            if n_lines != docs:
+                raise IntegrityError(f"{made}: {n_lines:,} documents instead of {docs:,}: the inputs changed")
+            remove_file(folder / GOLF_SIDECAR)
+        if room is not folder:
+            upload_whole(made, str(folder / GOLF_DOCS))
+    finally:
+        if room is not folder:
+            made.unlink(missing_ok=True)
+    return digest.hexdigest(), n_bytes

@@ -17,7 +17,7 @@ from tokenriver.hub.transfer import FetchJob, fetch_file, locked
 from tokenriver.storage.directory import RemoteDirectory, staging_directory
 from tokenriver.storage.objects import find_object
 from tokenriver.storage.paths import is_remote
-from tokenriver.storage.uploading import abort_left_uploads, upload_whole
+from tokenriver.storage.uploading import abort_left_over, upload_whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -83,7 +83,7 @@ class Landing:
         left = {path.relative_to(room).as_posix() for path in room.rglob("*") if path.is_file()}
         whole = {name for name in left if name != _NOTES and not name.endswith((PART_SUFFIX, ".lock"))}
         if whole:
-            abort_left_uploads(remote.url, names=whole.__contains__)
+            abort_left_over(remote.url, names=whole.__contains__)
 
     def staged(self, path: Path) -> Path:
         """Where the file that goes to `path` is made ready."""

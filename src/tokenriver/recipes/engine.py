@@ -34,8 +34,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from tokenriver.building.progress import ProgressSink
     from tokenriver.building.summary import BuildSummary
+    from tokenriver.corpus.progress import ProgressSink
     from tokenriver.hub.transfer import TransferSink
     from tokenriver.recipes.plan import RecipePlan
     from tokenriver.tokenizers.base import Tokenizer

@@ -57,6 +57,8 @@ def _find_remote(path: Path, look: Callable[[Path], Found]) -> Found:
     folders: dict[str, list[str]] = {}
     for name in below(url):
         folder, _, last = name.rpartition("/")
+        if any(part.endswith(OVERWRITE) for part in folder.split("/")):
+            continue
         folders.setdefault(folder, []).append(last)
     for folder in sorted(folders):
         where = path / folder if folder else path

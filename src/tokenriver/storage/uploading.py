@@ -14,13 +14,13 @@ from typing import IO, TYPE_CHECKING, Any
 
 from tokenriver.errors import StorageError
 from tokenriver.storage.failures import StorageWarning, retried
-from tokenriver.storage.objects import RemoteFile, find_object
+from tokenriver.storage.objects import RemoteFile, find_object, required_size
 from tokenriver.storage.paths import filesystem_of, refuse_read_only, scheme_of, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["abort_left_uploads", "abort_uploads", "upload_bytes", "upload_whole", "whole_object"]
+__all__ = ["abort_left_over", "abort_uploads", "copy_object", "upload_bytes", "upload_whole", "whole_object"]
 
 PART_BYTES = 16 << 20
 """A part of an upload; S3 takes 5 MiB to 5 GiB, and 10,000 of them."""
@@ -48,6 +48,26 @@ def upload_bytes(raw: bytes, url: str) -> RemoteFile:
     return _put(url, len(raw), lambda: fs.pipe_file(remote, raw))
 
 
+def copy_object(source: RemoteFile, url: str) -> RemoteFile:
+    """Copy an object to another place in its store and compare the size; the store does it itself where it can.
+
+    Raises FileNotFoundError, PermissionError or StorageError.
+    """
+    fs, path = filesystem_of(source.url)
+    to = filesystem_of(url)[1]
+
+    def copy() -> None:
+        try:
+            fs.cp_file(path, to)  # of S3 also what is over 5 GB, in parts
+        except NotImplementedError:  # some clients know no copying: through this machine then
+            with tempfile.TemporaryDirectory(prefix="tokenriver-") as folder:
+                here = str(Path(folder) / "copy")
+                fs.get_file(path, here)
+                fs.put_file(here, to)
+
+    return _put(url, required_size(source), copy)
+
+
 @contextmanager
 def whole_object(url: str) -> Iterator[IO[bytes]]:
     """Open a binary file that appears behind the URL when it is whole; until then it is a temporary file here."""
@@ -71,11 +91,11 @@ def _put(url: str, n_bytes: int, put: Callable[[], object]) -> RemoteFile:
     return there
 
 
-def abort_left_uploads(directory: str, *, names: Callable[[str], bool]) -> None:
-    """Abort what a killed process left under way in a directory; where the store does not let us look, a warning."""
+def abort_left_over(directory: str, *, names: Callable[[str], object]) -> None:
+    """Abort what a killed run left under way, as `abort_uploads`; a store that does not let us is only a warning."""
     try:
         abort_uploads(directory, names=names)
-    except OSError as error:  # not every store lists them, and nothing of ours depends on it
+    except OSError as error:  # not every store lets us list them, and nothing of ours depends on it
         warnings.warn(
             f"{shown(directory)}: uploads that a killed run left could not be looked for ({error.strerror})",
             StorageWarning,
@@ -83,7 +103,7 @@ def abort_left_uploads(directory: str, *, names: Callable[[str], bool]) -> None:
         )
 
 
-def abort_uploads(directory: str, *, names: Callable[[str], bool]) -> int:
+def abort_uploads(directory: str, *, names: Callable[[str], object]) -> int:
     """Abort uploads under way to objects in a directory whose names are ours (S3 alone keeps such); how many."""
     if scheme_of(directory) not in ("s3", "s3a"):
         return 0

@@ -2,7 +2,8 @@
 
 The same file as the local engine's (journal.py), with other lines, one for each finished thing:
 {"segment": k, "facts": …}, {"input": i, "facts": …, "crcs": […]}, {"shard": …, "released": [[k, stream], …]} (the
-files of ids that no later shard needs, which are then removed) and, when all shards are there, {"complete": …}.
+files of ids that no later shard needs, which are then removed), when all shards are there, {"complete": …}, and then,
+on the way to an object store, {"uploaded": …} for each that is in it.
 A lost line costs the work that it speaks of, never a byte: segments and shards are written again to the same bytes.
 """
 
@@ -13,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tokenriver.building.journal import Journal, refuse_engine
 from tokenriver.building.ray_engine.encode_task import SegmentFacts
 from tokenriver.building.ray_engine.segments import segment_paths
 from tokenriver.corpus.inputs import InputFacts  # noqa: TC001 - msgspec reads the annotations
 from tokenriver.errors import ResumeError
+from tokenriver.resuming.journal import RedoLog, refuse_engine
 from tokenriver.shards.header import ShardHeader
 from tokenriver.shards.index import index_path
 from tokenriver.shards.manifest import ManifestFile
@@ -53,7 +54,7 @@ class BuildLog:
     """An open journal and what it says. `range_bytes` is what the ranges were cut with, None before `begin`."""
 
     target: Target
-    journal: Journal
+    journal: RedoLog
     heading: dict[str, Any] = field(default_factory=dict)
     range_bytes: int | None = None
     segments: dict[int, SegmentFacts] = field(default_factory=dict)
@@ -61,6 +62,7 @@ class BuildLog:
     shards: dict[str, ManifestFile] = field(default_factory=dict)
     released: set[tuple[int, int]] = field(default_factory=set)
     complete: Complete | None = None
+    uploaded: set[str] = field(default_factory=set)
 
     @classmethod
     def open(cls, target: Target) -> BuildLog:
@@ -68,7 +70,7 @@ class BuildLog:
 
         Raises ResumeError for a damaged one, and for another engine's that has finished something.
         """
-        log = cls(target, Journal(target.journal))
+        log = cls(target, RedoLog(target.journal))
         entries = log.journal.reopen_lines()
         if not entries:
             return log
@@ -93,6 +95,8 @@ class BuildLog:
             file = msgspec.convert(entry["shard"], ManifestFile)
             self.shards[file.name] = file
             self.released |= {(k, stream) for k, stream in entry["released"]}
+        elif "uploaded" in entry:
+            self.uploaded.add(entry["uploaded"])
         else:
             self.complete = msgspec.convert(entry["complete"], Complete, strict=False)
 
@@ -130,6 +134,11 @@ class BuildLog:
         """All shards are there: from here on the records alone are missing."""
         self.complete = Complete(counts.to_json(), dict(source_documents), inputs)
         self.journal.append({"complete": self.complete})
+
+    def upload(self, name: str) -> None:
+        """A shard and its index are in the store."""
+        self.uploaded.add(name)
+        self.journal.append({"uploaded": name})
 
     def drop_damaged(self, shape: Shape) -> None:
         """Forget the segments whose files are not what they were, so that they are made again: nothing forced them

@@ -23,12 +23,12 @@ from tokenriver.files import human_bytes
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tokenriver.building.progress import ProgressSink
     from tokenriver.building.ray_engine.build_log import BuildLog
     from tokenriver.building.ray_engine.encode_task import EncodeJob, SegmentFacts
     from tokenriver.building.ray_engine.shard_plan import PlannedShard
     from tokenriver.building.ray_engine.shard_task import ShardJob
     from tokenriver.cluster.pool import Outcome, TaskPool
+    from tokenriver.corpus.progress import ProgressSink
     from tokenriver.corpus.ranges import Range
     from tokenriver.corpus.sources import Source
 

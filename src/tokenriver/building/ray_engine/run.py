@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import pickle
 from collections import Counter
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +15,6 @@ import msgspec
 
 from tokenriver.building.assemble import expected_text_bytes
 from tokenriver.building.counts import BuildCounts
-from tokenriver.building.job import refuse_changes
 from tokenriver.building.pipeline import default_workers
 from tokenriver.building.ray_engine.build_log import BuildLog
 from tokenriver.building.ray_engine.driver import Driver
@@ -29,15 +28,17 @@ from tokenriver.corpus.inputs import InputFacts, check_known
 from tokenriver.corpus.range_reader import modified_ns
 from tokenriver.corpus.ranges import cut_ranges, range_bytes
 from tokenriver.errors import TokenRiverError, UsageError
+from tokenriver.resuming.journal import refuse_changes
+from tokenriver.resuming.uploads import Uploads
 from tokenriver.shards.index import index_path
 
 if TYPE_CHECKING:
     from tokenriver.building.job import Job
-    from tokenriver.building.progress import ProgressSink
     from tokenriver.building.ray_engine.build_log import Complete
     from tokenriver.building.summary import BuildSummary
     from tokenriver.building.target import Target
     from tokenriver.cluster.session import Session
+    from tokenriver.corpus.progress import ProgressSink
     from tokenriver.shards.manifest import ManifestFile
 
 __all__ = ["run_on_ray"]
@@ -73,7 +74,7 @@ def run_on_ray(job: Job, *, progress: ProgressSink | None) -> BuildSummary:
             made = _Made(
                 list(log.shards.values()), BuildCounts.from_json(complete.counts), Counter(complete.source_documents)
             )
-            _upload(job.target, made.files)
+            _upload(log, job.target)
             record = job.write_records(made, complete.inputs)
         except BaseException as error:
             _abandon(log, error)
@@ -87,21 +88,26 @@ def run_on_ray(job: Job, *, progress: ProgressSink | None) -> BuildSummary:
     return job.summary(made, record, complete.inputs, resumed=resumed)
 
 
-def _upload(target: Target, files: list[ManifestFile]) -> None:
-    """Bring the shards from the staging directory, which all nodes must see, to the store; each its index first."""
-    remote = target.remote
-    if remote is None:
+def _upload(log: BuildLog, target: Target) -> None:
+    """Bring the shards from the staging directory, which all nodes must see, to the store; each its index first. Those
+    that an earlier run has brought there are left alone.
+    """
+    if target.store is None:
         return
-
-    def put(file: ManifestFile) -> None:
-        path = target.directory / file.name
-        for one in (index_path(path), path):
-            if one.exists():
-                remote.put(one)
-
-    with ThreadPoolExecutor(_UPLOADS, "tokenriver-upload") as pool:
-        for done in [pool.submit(put, file) for file in files]:
-            done.result()
+    there = target.store.list()
+    uploads = Uploads(target.store, at_once=_UPLOADS)
+    try:
+        for name in log.shards:
+            path = target.directory / name
+            files = [one for one in (index_path(path), path) if one.exists()]
+            if name in log.uploaded and all(
+                one.name in there and there[one.name].n_bytes == one.stat().st_size for one in files
+            ):
+                continue
+            uploads.put([(one, one.name) for one in files], record=partial(log.upload, name), keep=True)
+        uploads.wait()
+    finally:
+        uploads.close()
 
 
 def _check(job: Job) -> TokenizerWord:

@@ -1,0 +1,22 @@
+"""By what an input is known again: whoever goes on with unfinished work must be given what it was begun with."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from tokenriver.corpus.sources import Source
+
+__all__ = ["identity_of"]
+
+
+def identity_of(source: Source) -> list[Any]:
+    """Name, bytes, and the time of modification (ns) or a store's version; of standard input the name alone."""
+    if source.stream is not None:
+        return [source.name, None, None]
+    if source.pin is not None:
+        return [source.name, source.n_bytes, source.pin]
+    if source.remote is not None:
+        return [source.name, source.n_bytes, source.remote.version]
+    return [source.name, source.n_bytes, os.stat(source.file).st_mtime_ns]  # noqa: PTH116 - a Path costs, with many sources

@@ -1,0 +1,43 @@
+"""The directory in which something is made: created, locked, and left as it was found when nothing came of it."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import filelock
+
+from tokenriver.errors import ResumeError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+__all__ = ["locked"]
+
+
+@contextmanager
+def locked(lock_file: Path, *, where: object, staging: bool) -> Iterator[None]:
+    """Create the lock's directory and hold it; a second run there is a ResumeError, at once. `where` users find it.
+
+    Directories made here go again when they are empty; so does a `staging` directory, whoever made it.
+    """
+    directory = lock_file.parent
+    missing = [d for d in (directory, *directory.parents) if not d.exists()]
+    directory.mkdir(parents=True, exist_ok=True)
+    lock = filelock.FileLock(lock_file, timeout=0)
+    try:
+        lock.acquire()
+    except filelock.Timeout:
+        raise ResumeError(
+            f"{where}: another build is writing here (it holds {lock_file.name}); wait for it, or give another --out"
+        ) from None
+    try:
+        yield
+    finally:
+        lock_file.unlink(missing_ok=True)
+        lock.release()
+        for made in missing or ([directory] if staging else []):
+            if not made.exists() or any(made.iterdir()):
+                break
+            made.rmdir()
