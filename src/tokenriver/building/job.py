@@ -20,6 +20,7 @@ from tokenriver.building.choices import (
 from tokenriver.building.dataset import DatasetWriter
 from tokenriver.building.journal import Journal
 from tokenriver.building.passes import OpenJob
+from tokenriver.building.pipeline import default_workers
 from tokenriver.building.records import write_records
 from tokenriver.building.shape import Shape
 from tokenriver.building.summary import BuildSummary
@@ -95,7 +96,8 @@ class Job:
         """Start writing; the caller holds the directory's lock."""
         self.clear()
         journal = Journal(self.target.journal)
-        return OpenJob(self, journal, DatasetWriter(self.shape(), journal, self.target.remote))
+        workers = self.options.workers or default_workers()
+        return OpenJob(self, journal, DatasetWriter(self.shape(), journal, remote=self.target.remote, workers=workers))
 
     def clear(self) -> None:
         """Remove what is to be replaced. IntegrityError for what is in the way."""

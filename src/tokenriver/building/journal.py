@@ -8,6 +8,7 @@ after it. Order of durable steps: part bytes, journal line, rename (docs/determi
 from __future__ import annotations
 
 import os
+import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +42,8 @@ class Checkpoint:
 
 @dataclass(slots=True)
 class JournalContent:
-    """A journal as read: what is being built, the closed files in order, the last checkpoint, documents by source.
+    """A journal as read: what is being built, the closed files in order (with "" for a SHA-256 that it does not know),
+    the last checkpoint, documents by source.
 
     `inputs` are the facts of sources that were read to their end, by index; `mark` one of the source that was not.
     """
@@ -64,6 +66,7 @@ class Journal:
         self.path = path
         self.begun = False
         self._file: int | None = None
+        self._appending = threading.Lock()
 
     def begin(self, heading: dict[str, Any]) -> None:
         """Start a new journal, replacing any old one."""
@@ -106,13 +109,18 @@ class Journal:
             return None
         refuse_engine(self.path, entries, "local")
         try:
-            content = JournalContent(entries[0])
+            content, hashes = JournalContent(entries[0]), {}
             for entry in entries[1:]:
+                if "sha256" in entry:
+                    hashes[entry["name"]] = entry["sha256"]
+                    continue
                 content.files.append(entry["file"])
                 content.checkpoint = msgspec.convert(entry["checkpoint"], Checkpoint)
                 content.source_documents.update(entry["sources"])
                 content.inputs.update(msgspec.convert(entry["inputs"], dict[int, InputFacts], strict=False))
                 content.mark = msgspec.convert(entry["mark"], InputMark | None) or content.mark
+            for file in content.files:
+                file["sha256"] = file["sha256"] or hashes.get(file["name"], "")
         except (msgspec.MsgspecError, KeyError, TypeError) as error:
             raise self.damaged(error) from error
         return content
@@ -131,6 +139,10 @@ class Journal:
         entry = {"file": file, "checkpoint": checkpoint, "sources": source_documents}
         self.append({**entry, "inputs": inputs[0], "mark": inputs[1]})
 
+    def record_sha256(self, name: str, sha256: str) -> None:
+        """Add the SHA-256 in hex of a shard that was recorded before it was known."""
+        self.append({"name": name, "sha256": sha256})
+
     def close(self) -> None:
         """Stop writing; the file stays."""
         if self._file is not None:
@@ -143,10 +155,10 @@ class Journal:
         self.path.unlink(missing_ok=True)
 
     def append(self, entry: dict[str, Any], *, sync: bool = True) -> None:
-        """Add a line; with `sync` it is on disk, and all before it, when this returns."""
+        """Add a line; with `sync` it is on disk, and all before it, when this returns. From any thread."""
         assert self._file is not None, "begin or reopen first"
         view = memoryview(msgspec.json.encode(entry) + b"\n")
-        with naming(self.path):
+        with self._appending, naming(self.path):
             while view:
                 view = view[os.write(self._file, view) :]
             if sync:
