@@ -19,6 +19,7 @@ from tokenriver.building.choices import (
 )
 from tokenriver.building.dataset import DatasetWriter
 from tokenriver.building.journal import Journal
+from tokenriver.building.lane_messages import EncoderWords
 from tokenriver.building.passes import OpenJob
 from tokenriver.building.pipeline import default_workers
 from tokenriver.building.records import write_records
@@ -188,6 +189,22 @@ class Job:
         return BlockEncoder(
             self.tokenizer,
             self.origin.sources,
+            dtype=VARIANTS[self.variant][2],
+            separator=self.separator,
+            hash_fraction=self.rule.fraction if self.rule.kind == "hash" else None,
+            verify_sample=self.options.verify_sample,
+        )
+
+    def encoder_words(self, position: Position) -> EncoderWords | None:
+        """How another process makes `encoder`; None where the tokenizer was given as an object."""
+        if self.word is None:
+            return None
+        return EncoderWords(
+            position,
+            tokenizer=self.word,
+            tokenizer_sha256=self.tokenizer.sha256,
+            backend=self.options.backend,
+            separator_option=self.options.separator,
             dtype=VARIANTS[self.variant][2],
             separator=self.separator,
             hash_fraction=self.rule.fraction if self.rule.kind == "hash" else None,

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tokenriver.building.assemble import encode_block
+from tokenriver.building.lanes import Lanes
 from tokenriver.building.pipeline import default_workers, in_order, read_ahead
 from tokenriver.building.progress import InputProgress
 from tokenriver.corpus.documents import Position, read_blocks
@@ -129,14 +129,17 @@ def _stream(opened: Sequence[OpenJob], supply: Supply | None, progress: Progress
 
         workers = options.workers or default_workers()
         encoders = [(one.position, one.job.encoder()) for one in opened]
-        reading = job.reading()
-        with closing(read_ahead(_read(opened, supply, on_raw), depth=1)) as raw:
+        words = [one.job.encoder_words(one.position) for one in opened]
+        lanes = Lanes(encoders, words, sources, job.reading(), workers=workers)
+        with lanes, closing(read_ahead(_read(opened, supply, on_raw), depth=1)) as raw:
             encoded = in_order(
-                lambda box: encode_block(encoders, reading, box.pop()),
+                lanes.encode,
                 raw,
                 workers=workers,
                 weight=lambda block: block.n_bytes,
                 budget=(workers + 2) * max(options.block_bytes, 8 << 20),
+                begin=lanes.enter,
+                end=lanes.leave,
             )
             with closing(encoded):
                 for blocks in encoded:

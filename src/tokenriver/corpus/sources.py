@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import glob
 import hashlib
+import io
 import os
 import re
 import stat
@@ -112,6 +113,10 @@ class Pushback:
         self._expected: tuple[int, int, str] | None = None
         self._passed = 0
         self._digest = hashlib.sha256()
+
+    def __reduce__(self) -> tuple[type[Pushback], tuple[IO[bytes]]]:
+        """In another process there is nothing to read; that it is no file is all that must be known there."""
+        return Pushback, (io.BytesIO(),)
 
     def read(self, n: int) -> bytes:
         """Up to `n` bytes, b"" at the end. Raises ResumeError when they are not what `expect` was told."""

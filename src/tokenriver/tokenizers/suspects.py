@@ -76,7 +76,7 @@ def _lead_positions(data: NDArray[np.uint8], scratch: NDArray[np.uint64]) -> NDA
     if len(hot) * _DENSE > n_words:
         return np.flatnonzero(data >= 0xC2)
     inside = np.flatnonzero(words[hot].view(np.uint8) >= 0xC2)
-    leads = hot[inside >> 3] * 8 + (inside & 7)
+    leads: NDArray[np.int64] = hot[inside >> 3] * 8 + (inside & 7)
     if n_words * 8 == len(data):
         return leads
     return np.concatenate([leads, np.flatnonzero(data[n_words * 8 :] >= 0xC2) + n_words * 8])
