@@ -119,7 +119,10 @@ def _stream(opened: Sequence[OpenJob], supply: Supply | None, progress: Progress
     for one in opened:
         known |= one.known
     marks = [one.mark for one in opened if one.mark is not None]
-    with InputHasher(sources, known=known, marks=marks, keep_marks=True) as hasher:
+    workers = options.workers or default_workers()
+    # What a supply has not brought yet cannot be read ahead.
+    hashing = 1 if supply is not None else workers
+    with InputHasher(sources, known=known, marks=marks, keep_marks=True, workers=hashing) as hasher:
         for one in opened:
             one.writer.input_state = hasher.teller()
 
@@ -127,7 +130,6 @@ def _stream(opened: Sequence[OpenJob], supply: Supply | None, progress: Progress
             place.tap(source_index, chunk)
             hasher.tap(source_index, chunk)
 
-        workers = options.workers or default_workers()
         encoders = [(one.position, one.job.encoder()) for one in opened]
         words = [one.job.encoder_words(one.position) for one in opened]
         lanes = Lanes(encoders, words, sources, job.reading(), workers=workers)
