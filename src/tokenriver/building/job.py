@@ -27,6 +27,7 @@ from tokenriver.building.shape import Shape
 from tokenriver.building.summary import BuildSummary
 from tokenriver.building.target import Target
 from tokenriver.corpus.documents import Position
+from tokenriver.corpus.unchanged import modified_ns
 from tokenriver.errors import ResumeError
 from tokenriver.shards.header import VARIANTS
 from tokenriver.shards.layouts import data_set_directory
@@ -162,7 +163,7 @@ class Job:
             return [source.name, source.n_bytes, source.pin]
         if source.remote is not None:
             return [source.name, source.n_bytes, source.remote.version]
-        return [source.name, source.n_bytes, os.stat(source.file).st_mtime_ns]  # noqa: PTH116 - a Path costs, with many sources
+        return [source.name, source.n_bytes, modified_ns(source)]
 
     def take_up(self, journal: Journal, writer: DatasetWriter) -> JournalContent | None:
         """Go on with a journalled build, whose content it returns, or begin (None)."""

@@ -111,6 +111,19 @@ def _read_blocks(
         limit = stop.offset if stop is not None and index == stop.source_index else None
         if on_source is not None:
             on_source(index)
+        if limit is None and not offset and _is_small(sources[index], block_bytes):
+            data = read_small(sources[index], None)
+            if on_raw is not None:
+                if data:
+                    on_raw(index, data)
+                on_raw(index, b"")
+            if data:
+                pending.append(Segment(index, sources[index], 0, len(data), data))
+                size += len(data)
+                if 2 * size >= block_bytes:
+                    yield RawBlock(tuple(pending))
+                    pending, size = [], 0
+            continue
         tap = None if on_raw is None else functools.partial(on_raw, index)
         for segment in _clip(_cut(sources[index], index, options, offset, block_bytes, tap, read_small), limit):
             pending.append(segment)

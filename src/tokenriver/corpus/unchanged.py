@@ -35,5 +35,5 @@ def require_unchanged(sources: Sequence[Source], modified: Sequence[int]) -> Non
 
 
 def modified_ns(source: Source) -> int:
-    """When a source's file was modified, in ns; 0 for an object of a store, which has a version instead."""
-    return 0 if source.remote is not None else os.stat(source.file).st_mtime_ns  # noqa: PTH116 - a Path costs, with many sources
+    """When a source's file was modified, in ns, as it was found; 0 for an object of a store, which has a version."""
+    return source.modified_ns or 0
