@@ -65,7 +65,8 @@ def test_few_workers_and_little_text_stay_in_one_process():
     assert share_of_processes(32, 0) == (2, [8, 8, 7, 7])
 
 
-def test_another_process_makes_the_same_bytes_and_counts_the_same(tmp_path, folder, elsewhere, monkeypatch):
+@pytest.mark.usefixtures("elsewhere")
+def test_another_process_makes_the_same_bytes_and_counts_the_same(tmp_path, folder, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(lanes, "_Process", None)  # none begins where all work here
         alone = tokenriver.build([folder], out=tmp_path / "alone", workers=1, on_bad_record="skip", **WORDS)
@@ -76,12 +77,14 @@ def test_another_process_makes_the_same_bytes_and_counts_the_same(tmp_path, fold
     assert (summary.sampled, summary.text_bytes) == (alone.sampled, alone.text_bytes)
 
 
-def test_an_error_in_another_process_is_the_error_of_the_build(tmp_path, folder, elsewhere):
+@pytest.mark.usefixtures("elsewhere")
+def test_an_error_in_another_process_is_the_error_of_the_build(tmp_path, folder):
     with pytest.raises(tokenriver.CorpusError, match=r"b\.jsonl\.gz:201 \(byte .* decompressed\): no field 'text'"):
         tokenriver.build([folder], out=tmp_path / "out", workers=2, **WORDS)
 
 
-def test_a_process_that_ends_too_early_is_named_and_a_rerun_completes(tmp_path, folder, elsewhere, monkeypatch):
+@pytest.mark.usefixtures("elsewhere")
+def test_a_process_that_ends_too_early_is_named_and_a_rerun_completes(tmp_path, folder, monkeypatch):
     words = {**WORDS, "on_bad_record": "skip"}
     with monkeypatch.context() as patch:
         dies = "import tokenriver.building.lane_process as p; p.encode_block = lambda *_: __import__('os')._exit(3)\n"
@@ -94,7 +97,8 @@ def test_a_process_that_ends_too_early_is_named_and_a_rerun_completes(tmp_path, 
     assert everything(tmp_path / "out") == everything(tmp_path / "alone")
 
 
-def test_work_is_done_here_where_no_process_begins(tmp_path, elsewhere, monkeypatch):
+@pytest.mark.usefixtures("elsewhere")
+def test_work_is_done_here_where_no_process_begins(tmp_path, monkeypatch):
     source = write_jsonl(tmp_path / "docs.jsonl", make_texts(50))
     monkeypatch.setattr(lanes, "_BEGIN", "raise SystemExit(1)")
     with pytest.warns(RuntimeWarning, match="could not begin"):
@@ -143,7 +147,7 @@ def _lives(pid):
         return False
 
 
-def test_a_block_comes_over_as_it_was(tmp_path, folder):
+def test_a_block_comes_over_as_it_was(folder):
     options = SourceOptions(on_bad_record="skip")
     sources = pickle.loads(pickle.dumps(find_sources([folder])))
     for block_bytes in (100, 1 << 20):
@@ -156,7 +160,7 @@ def test_a_block_comes_over_as_it_was(tmp_path, folder):
             assert before.offsets.tolist() == after.offsets.tolist()
 
 
-def test_standard_input_is_known_as_such_in_another_process(monkeypatch):
+def test_standard_input_is_known_as_such_in_another_process():
     (source,) = pickle.loads(pickle.dumps(find_sources(["-"])))
     assert str(source) == "<stdin>"
     assert source.stream.read(1) == b""
