@@ -1,7 +1,7 @@
 """Documents to shards: read, encode, cut and write at the same time, in constant memory, and in one order.
 
-One thread reads, `workers` threads parse and encode blocks (the libraries release the GIL), the caller's thread
-cuts them in order, one thread writes. The bytes depend on none of that: see docs/determinism.md.
+One thread reads, `workers` threads parse and encode blocks or stand for those of other processes that do (lanes.py),
+the caller's thread cuts them in order, one thread writes. The bytes depend on none of that: see docs/determinism.md.
 """
 
 from __future__ import annotations
