@@ -177,6 +177,7 @@ def _read(opened: Sequence[OpenJob], supply: Supply | None, on_raw: Callable[[in
         job.reading(),
         block_bytes=job.options.block_bytes,
         on_source=None if supply is None else supply.need,
+        workers=job.options.workers or default_workers(),
     )
     starts = sorted({one.position for one in opened})
     for start, stop in pairwise(starts):

@@ -203,15 +203,15 @@ class WriterThread:
     ) -> None:
         """Put a shard and its index on disk, then a line about it into the journal, while its SHA-256 is taken."""
         self._wait_for_sync()
-        writer, index = self._open.pop(split), self._index.pop(split, None)
+        writer, index = self._open[split], self._index.get(split)
         writer.complete()
         shard = self._sealing.hash(writer, index)
         try:
             writer.sync()
-            writer.close()
             assert writer.n_tokens == entry["n_tokens"], "the plan and the file disagree"
+            self._open.pop(split).close()
             if index is not None:
-                index.seal()
+                self._index.pop(split).seal()
             others: list[ShardWriter | IndexPart] = [*self._open.values(), *self._index.values()]
             for other in others:
                 other.sync()

@@ -291,7 +291,7 @@ class InputHasher:
                 self._changed.notify_all()
 
     def _hash_all(self) -> None:
-        digest, n_bytes, current = hashlib.sha256(), 0, -1
+        begun: dict[int, tuple[Any, int]] = {}  # several files may be read at a time (ahead.py)
         while True:
             with self._changed:
                 while not self._queue and not self._closed:
@@ -303,10 +303,11 @@ class InputHasher:
                 self._queued = 0
                 self._changed.notify_all()
             for index, chunk in batch:
-                if index != current:
-                    digest, n_bytes, current = hashlib.sha256(), 0, index
+                digest, n_bytes = begun.pop(index, None) or (hashlib.sha256(), 0)
                 digest.update(chunk)
                 n_bytes += len(chunk)
+                if chunk:
+                    begun[index] = digest, n_bytes
                 whole = len(chunk) == self._sources[index].n_bytes  # its facts are there before anyone asks for a mark
                 if chunk and not whole and self._keep_marks and self._counts_bytes(index):
                     self._reached.append((index, n_bytes, digest.copy()))
