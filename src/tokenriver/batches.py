@@ -128,5 +128,9 @@ def positions_of(data: NDArray[np.uint8], byte: int) -> NDArray[np.int64]:
     """Where a byte stands in `data`, ascending int64; without a temporary of the size of `data`."""
     if len(data) <= _PIECE:
         return places_of_true(data == byte)
-    found = [places_of_true(data[i : i + _PIECE] == byte) + i for i in range(0, len(data), _PIECE)]
+    flags = np.empty(_PIECE, np.bool_)  # the same memory for every piece: fresh memory costs as much as looking
+    found = []
+    for i in range(0, len(data), _PIECE):
+        piece = data[i : i + _PIECE]
+        found.append(places_of_true(np.equal(piece, byte, out=flags[: len(piece)])) + i)
     return np.concatenate(found)

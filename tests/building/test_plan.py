@@ -18,6 +18,8 @@ from tokenriver.building.plan import (
     assign_splits,
     close_all,
     cut_runs,
+    document_ends,
+    take_block,
 )
 
 LENGTHS = st.lists(st.integers(1, 30), min_size=1, max_size=60)
@@ -159,3 +161,30 @@ def test_going_on_after_any_closed_file_with_any_blocks_gives_the_same_files(len
         place = walk(state, skip, document, block, files, data.draw(st.integers(1, 4)))
         block = data.draw(st.integers(1, 9))
     assert files == expected
+
+
+@given(st.lists(LENGTHS, min_size=1, max_size=6), st.data(), st.integers(20, 200), st.booleans(), st.booleans())
+def test_a_block_taken_at_once_is_what_cutting_it_run_by_run_gives(blocks, data, size, whole, running):
+    cutting = Cutting(size, whole_documents=whole, running_index=running)
+    state = PlanState()
+    for lengths in blocks:
+        bounds = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int64)
+        sides = data.draw(st.lists(st.sampled_from([TRAIN, VAL]), min_size=len(lengths), max_size=len(lengths)))
+        sides = np.array(sides, np.uint8)
+        runs, after = assign_splits(cutting, state, bounds, sides)
+        steps = list(cut_runs(cutting, state, runs, bounds))
+        taken = take_block(cutting, state, bounds, sides)
+        begins_or_ends = steps[-1].shards_begun != state.shards_begun or any(isinstance(step, Close) for step in steps)
+        assert (taken is None) == begins_or_ends
+        state = replace(after, open=steps[-1].open, shards_begun=steps[-1].shards_begun)
+        if taken is None:
+            continue
+        assert taken[1] == state
+        for one in taken[0]:
+            writes = [step for step in steps[:-1] if step.split == one.split]
+            assert {step.index for step in writes} == {one.index}
+            assert [step.start for step in writes] == one.starts.tolist()
+            assert [step.stop for step in writes] == one.stops.tolist()
+            ends = [document_ends(bounds, step.start, step.stop) + step.at - step.start for step in writes]
+            assert np.concatenate(ends).tolist() == one.ends.tolist()
+        assert {one.split for one in taken[0]} == {step.split for step in steps[:-1]}

@@ -42,14 +42,14 @@ def kill_after(owner, name, count, before):
 """
 
 PHASES = {
-    "before the first byte": "kill_after(writer.ShardWriter, 'append', 1, True)",
-    "before the first shard is sealed": "kill_after(writer.ShardWriter, 'seal', 1, True)",
+    "before the first byte": "kill_after(writer.ShardWriter, 'append_all', 1, True)",
+    "before the first shard is sealed": "kill_after(writer.ShardWriter, 'complete', 1, True)",
     "between sealing and the journal": "kill_after(journal.Journal, 'record', 2, True)",
     "between the journal and the rename": "kill_after(writer.ShardWriter, 'publish', 3, True)",
     "between the names of the index and of the shard": "kill_after(index_part.IndexPart, 'publish', 2, False)",
     "between the index's end and the journal": "kill_after(index_part.IndexPart, 'seal', 2, False)",
     "right after a rename": "kill_after(writer.ShardWriter, 'publish', 3, False)",
-    "in the middle of an append": "kill_after(writer.ShardWriter, 'append', 9, False)",
+    "in the middle of an append": "kill_after(writer.ShardWriter, 'append_all', 9, False)",
     "before the records": "kill_after(job_module, 'write_records', 1, True)",
     "before the manifest": "kill_after(records, 'write_manifest', 1, True)",
     "after the manifest, before the journal goes": "kill_after(job_module, 'write_records', 1, False)",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -160,3 +161,21 @@ def test_a_variant_or_vocabulary_that_does_not_exist_is_refused_before_any_file(
         with pytest.raises(UsageError, match="a header names a vocabulary of"):
             write_shard(tmp_path / "x.bin", [1], vocab_size=vocab_size)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("most", [3, 100, 1 << 20])
+def test_pieces_that_are_not_joined_make_the_same_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    def write_little(handle: int, views: list[memoryview]) -> int:
+        assert 0 < len(views) <= 1024
+        return os.write(handle, b"".join(views)[:most])
+
+    ids = np.arange(2500, dtype=np.uint16)
+    pieces = [ids[:0], ids[:1], *np.split(ids[1:1001], 500), *np.split(ids[1001:], 1499)]
+    expected = write_shard(tmp_path / "whole.bin", ids, vocab_size=3000, variant="uint16")
+    monkeypatch.setattr("tokenriver.shards.writer._write_some", write_little)
+    writer = ShardWriter(tmp_path / "pieces.bin", variant="uint16", vocab_size=3000)
+    writer.append_all(pieces)
+    writer.append_all([])
+    assert writer.seal().sha256 == expected.sha256

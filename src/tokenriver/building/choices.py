@@ -46,11 +46,12 @@ def find_origin(inputs: Sequence[str | os.PathLike[str]]) -> Origin:
 
 def arrange_sources(origin: Origin, rule: SplitRule, options: BuildOptions) -> Origin:
     """The sources as the options have them read: `.json` as arrays, sides by file, the seed of each."""
-    reading = options.reading()
-    sources = [
-        replace(s, kind=found[0]) if (found := kind_of(s.name, reading)) is not None and found[0] != s.kind else s
-        for s in origin.sources
-    ]
+    reading, sources = options.reading(), origin.sources
+    if reading.json_arrays or any(s.kind == "array" for s in sources):
+        sources = [
+            replace(s, kind=found[0]) if (found := kind_of(s.name, reading)) is not None and found[0] != s.kind else s
+            for s in sources
+        ]
     n_val = rule.count if rule.kind == "first-files" else None
     return replace(origin, sources=split_by_file(sources, n_val, options.shuffle_seed))
 

@@ -13,7 +13,6 @@ from tokenriver.building.plan import VAL
 
 if TYPE_CHECKING:
     from tokenriver.building.assemble import EncodedBlock
-    from tokenriver.building.plan import Run
 
 __all__ = ["BuildCounts"]
 
@@ -31,19 +30,18 @@ class BuildCounts:
     sampled: int = 0
     lossy_samples: int = 0
 
-    def add(self, block: EncodedBlock, runs: list[Run]) -> None:
-        """Count a whole block; a document counts where it begins."""
+    def add(self, block: EncodedBlock, val_tokens: int) -> None:
+        """Count a whole block with so many tokens in val; a document counts where it begins."""
         if block.given is not None:
             val = block.given == VAL
             n_val, bytes_val = int(val.sum()), int(block.text_bytes[val].sum())
         else:
-            border = next((r.stop for r in runs if r.split == VAL), 0)
-            n_val = int(np.searchsorted(block.bounds[:-1], border))
+            n_val = int(np.searchsorted(block.bounds[:-1], val_tokens))  # val is what comes first
             bytes_val = int(block.text_bytes[:n_val].sum())
         for counts, val_part, total in (
             (self.documents, n_val, len(block.text_bytes)),
             (self.text_bytes, bytes_val, int(block.text_bytes.sum())),
-            (self.tokens, sum(r.stop - r.start for r in runs if r.split == VAL), int(block.bounds[-1])),
+            (self.tokens, val_tokens, int(block.bounds[-1])),
         ):
             counts[0] += total - val_part
             counts[1] += val_part

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
 from tokenriver.building.counts import BuildCounts
 from tokenriver.building.journal import Checkpoint, Journal
 from tokenriver.building.plan import (
+    VAL,
     Close,
     PlanState,
     Write,
@@ -22,10 +23,12 @@ from tokenriver.building.plan import (
     cut_runs,
     document_ends,
     documents_within,
+    take_block,
 )
+from tokenriver.building.sealing import sealing_threads
 from tokenriver.building.writing import Pieces, WriterThread
 from tokenriver.errors import ResumeError
-from tokenriver.files import PART_SUFFIX
+from tokenriver.files import PART_SUFFIX, sha256_file
 from tokenriver.shards.header import ShardHeader
 from tokenriver.shards.index import INDEX_DTYPE, INDEX_SUFFIX, index_path
 from tokenriver.shards.layouts import SPLITS, parse_shard_name, record_prefix
@@ -55,8 +58,11 @@ class DatasetWriter:
     for a block what the journal notes about the inputs (InputHasher.state).
     """
 
-    def __init__(self, shape: Shape, journal: Journal, remote: RemoteDirectory | None = None) -> None:
+    def __init__(
+        self, shape: Shape, journal: Journal, *, remote: RemoteDirectory | None = None, workers: int = 1
+    ) -> None:
         self.shape = shape
+        self._journal = journal
         self._remote = remote
         self.files: list[ManifestFile] = []
         self.counts = BuildCounts()
@@ -69,19 +75,20 @@ class DatasetWriter:
         """Nothing more is taken: a limit is reached."""
         self._indexed = [0, 0]
         self._pieces: dict[int, Pieces] = {}
-        self._thread = WriterThread(shape, journal, remote)
+        threads = sealing_threads(workers)
+        self._thread = WriterThread(shape, journal, self.files, sealing_threads=threads, remote=remote)
 
     def resume(self, content: JournalContent) -> tuple[int, int]:
         """Take up a journalled build; returns the (source, offset) to read from.
 
         Raises ResumeError when a file that the journal names is neither there nor waiting under its part name.
         """
-        self.files = [msgspec.convert(f, ManifestFile) for f in content.files]
+        if self._remote is None:
+            for entry in content.files:
+                self._settle(entry)
+        self.files += [msgspec.convert(f, ManifestFile) for f in content.files]
         if self._remote is not None:
             self._require_uploaded(self._remote, "build with --restart to begin anew")
-        else:
-            for file in self.files:
-                self._settle(file)
         self.source_documents = Counter({int(k): v for k, v in content.source_documents.items()})
         checkpoint = content.checkpoint
         kept = set()
@@ -102,6 +109,36 @@ class DatasetWriter:
     def add(self, block: EncodedBlock) -> None:
         """Cut a block and hand its pieces to the writing thread; raises what that thread met."""
         block = self._within_limits(block)
+        val_tokens = self._take_whole(block)
+        if val_tokens is None:
+            val_tokens = self._cut(block)
+        self._hand_over()
+        self._skip = max(0, self._skip - int(block.bounds[-1]))
+        self.counts.add(block, val_tokens)
+        self.source_documents.update(block.source_documents)
+        self._touched.update(block.source_documents)
+
+    def _take_whole(self, block: EncodedBlock) -> int | None:
+        """Note a block that no file begins or ends in; its tokens in val. None where it must be cut."""
+        if block.given is None or self._skip:
+            return None
+        found = take_block(self.shape.cutting, self._state, block.bounds, block.given)
+        if found is None:
+            return None
+        taken, self._state = found
+        val_tokens = 0
+        for one in taken:
+            runs = list(zip(one.starts.tolist(), one.stops.tolist(), strict=True))
+            pieces = Pieces(one.index, [block.stream[start:stop] for start, stop in runs])
+            if self.shape.doc_index:
+                pieces.ends.append(one.ends)
+                self._indexed[one.split] += len(one.ends)
+            self._pieces[one.split] = pieces
+            val_tokens += sum(stop - start for start, stop in runs) if one.split == VAL else 0
+        return val_tokens
+
+    def _cut(self, block: EncodedBlock) -> int:
+        """Note the pieces of a block, closing the files that end in it; its tokens in val."""
         cutting = self.shape.cutting
         runs, after = assign_splits(cutting, self._state, block.bounds, block.given)
         for step in cut_runs(cutting, self._state, runs, block.bounds, self._skip):
@@ -112,11 +149,7 @@ class DatasetWriter:
                 self._close(step, block.start, block.end, step.skip)
             else:
                 self._state = replace(after, open=step.open, shards_begun=step.shards_begun)
-        self._hand_over()
-        self._skip = max(0, self._skip - int(block.bounds[-1]))
-        self.counts.add(block, runs)
-        self.source_documents.update(block.source_documents)
-        self._touched.update(block.source_documents)
+        return sum(run.stop - run.start for run in runs if run.split == VAL)
 
     def _within_limits(self, block: EncodedBlock) -> EncodedBlock:
         shape, n_all = self.shape, len(block.bounds) - 1
@@ -169,7 +202,7 @@ class DatasetWriter:
     @property
     def leaves_something(self) -> bool:
         """Whether, after `abort`, there is something that only the journal explains."""
-        return bool(self.files) or self._thread.abandoned_upload
+        return bool(self.files) or self._thread.journalled or self._thread.abandoned_upload
 
     def remove_unfinished(self) -> None:
         """Delete parts, after `abort`, when no file was finished."""
@@ -194,19 +227,24 @@ class DatasetWriter:
         self._touched.clear()
         entry = {"name": path.name, "split": SPLITS[step.split], "n_tokens": step.shard.tokens}
         entry["n_docs"] = step.shard.documents
-        self._thread.close_shard(step.split, entry, checkpoint, sources, self.input_state(position, end), self.files)
+        self._thread.close_shard(step.split, entry, checkpoint, sources, self.input_state(position, end))
 
-    def _settle(self, file: ManifestFile) -> None:
-        """Give a sealed shard its name if a crash came between journal and rename."""
-        path = self.shape.directory / file.name
-        whole = _settle_file(path, ShardHeader(self.shape.variant, file.n_tokens).file_bytes)
-        if self.shape.doc_index:
-            whole = whole and _settle_file(index_path(path), None)
-        if whole:
-            return
-        raise ResumeError(
-            f"{path}: the journal names it, but it is not there whole; build with --restart to begin anew"
-        )
+    def _settle(self, file: dict[str, Any]) -> None:
+        """Give a journalled shard its SHA-256 and its name, if a crash came before them."""
+        path = self.shape.directory / file["name"]
+        found = _find_whole(path, ShardHeader(self.shape.variant, file["n_tokens"]).file_bytes)
+        index = _find_whole(index_path(path), None) if self.shape.doc_index else None
+        if found is None or (self.shape.doc_index and index is None):
+            raise ResumeError(
+                f"{path}: the journal names it, but it is not there whole; build with --restart to begin anew"
+            )
+        if not file["sha256"]:
+            file["sha256"] = sha256_file(found)
+            self._journal.record_sha256(file["name"], file["sha256"])
+        if index is not None and index != index_path(path):
+            index.replace(index_path(path))
+        if found != path:
+            found.replace(path)
 
     def _require_uploaded(self, remote: RemoteDirectory, advice: str) -> None:
         """ResumeError unless the store lists every finished shard, and its index, with its size."""
@@ -230,15 +268,11 @@ class DatasetWriter:
                     part.unlink()
 
 
-def _settle_file(path: Path, expected: int | None) -> bool:
-    """Whether a file of `expected` bytes (None: whole ends of an index) is there; renamed if it was still a part."""
-    part = path.with_name(path.name + PART_SUFFIX)
-    for candidate in (path, part):
-        if not candidate.exists():
-            continue
-        size = candidate.stat().st_size
-        if size == expected or (expected is None and size % INDEX_DTYPE.itemsize == 0):
-            if candidate is part:
-                part.replace(path)
-            return True
-    return False
+def _find_whole(path: Path, expected: int | None) -> Path | None:
+    """A file of `expected` bytes (None: whole ends of an index), under its own name or still as a part."""
+    for candidate in (path, path.with_name(path.name + PART_SUFFIX)):
+        if candidate.exists():
+            size = candidate.stat().st_size
+            if size == expected or (expected is None and size % INDEX_DTYPE.itemsize == 0):
+                return candidate
+    return None

@@ -53,8 +53,10 @@ class IndexPart:
 
     def seal(self) -> None:
         """Fsync and close; the file still has its part name."""
-        self.sync()
-        self._file.close()
+        try:
+            self.sync()
+        finally:
+            self._file.close()
 
     def publish(self) -> None:
         """Give a sealed index its name, durably."""

@@ -19,7 +19,9 @@ from tokenriver.building.choices import (
 )
 from tokenriver.building.dataset import DatasetWriter
 from tokenriver.building.journal import Journal
+from tokenriver.building.lane_messages import EncoderWords
 from tokenriver.building.passes import OpenJob
+from tokenriver.building.pipeline import default_workers
 from tokenriver.building.records import write_records
 from tokenriver.building.shape import Shape
 from tokenriver.building.summary import BuildSummary
@@ -99,7 +101,8 @@ class Job:
         """Start writing; the caller holds the directory's lock."""
         self.clear()
         journal = Journal(self.target.journal)
-        return OpenJob(self, journal, DatasetWriter(self.shape(), journal, self.target.store))
+        workers = self.options.workers or default_workers()
+        return OpenJob(self, journal, DatasetWriter(self.shape(), journal, remote=self.target.store, workers=workers))
 
     def clear(self) -> None:
         """Remove what is to be replaced. IntegrityError for what is in the way."""
@@ -182,6 +185,22 @@ class Job:
         return BlockEncoder(
             self.tokenizer,
             self.origin.sources,
+            dtype=VARIANTS[self.variant][2],
+            separator=self.separator,
+            hash_fraction=self.rule.fraction if self.rule.kind == "hash" else None,
+            verify_sample=self.options.verify_sample,
+        )
+
+    def encoder_words(self, position: Position) -> EncoderWords | None:
+        """How another process makes `encoder`; None where the tokenizer was given as an object."""
+        if self.word is None:
+            return None
+        return EncoderWords(
+            position,
+            tokenizer=self.word,
+            tokenizer_sha256=self.tokenizer.sha256,
+            backend=self.options.backend,
+            separator_option=self.options.separator,
             dtype=VARIANTS[self.variant][2],
             separator=self.separator,
             hash_fraction=self.rule.fraction if self.rule.kind == "hash" else None,

@@ -36,7 +36,8 @@ class Checkpoint:
 
 @dataclass(slots=True)
 class JournalContent:
-    """A journal as read: what is being built, the closed files in order, the last checkpoint, documents by source.
+    """A journal as read: what is being built, the closed files in order (with "" for a SHA-256 that it does not know),
+    the last checkpoint, documents by source.
 
     `inputs` are the facts of sources that were read to their end, by index; `mark` one of the source that was not.
     """
@@ -61,13 +62,18 @@ class Journal(RedoLog):
             return None
         refuse_engine(self.path, entries, "local")
         try:
-            content = JournalContent(entries[0])
+            content, hashes = JournalContent(entries[0]), {}
             for entry in entries[1:]:
+                if "sha256" in entry:
+                    hashes[entry["name"]] = entry["sha256"]
+                    continue
                 content.files.append(entry["file"])
                 content.checkpoint = msgspec.convert(entry["checkpoint"], Checkpoint)
                 content.source_documents.update(entry["sources"])
                 content.inputs.update(msgspec.convert(entry["inputs"], dict[int, InputFacts], strict=False))
                 content.mark = msgspec.convert(entry["mark"], InputMark | None) or content.mark
+            for file in content.files:
+                file["sha256"] = file["sha256"] or hashes.get(file["name"], "")
         except (msgspec.MsgspecError, KeyError, TypeError) as error:
             raise self.damaged(error) from error
         return content
@@ -85,3 +91,7 @@ class Journal(RedoLog):
         """
         entry = {"file": file, "checkpoint": checkpoint, "sources": source_documents}
         self.append({**entry, "inputs": inputs[0], "mark": inputs[1]})
+
+    def record_sha256(self, name: str, sha256: str) -> None:
+        """Add the SHA-256 in hex of a shard that was recorded before it was known."""
+        self.append({"name": name, "sha256": sha256})

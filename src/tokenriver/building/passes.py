@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Protocol
 
-from tokenriver.building.assemble import encode_block
+from tokenriver.building.lanes import Lanes
 from tokenriver.building.pipeline import default_workers, in_order, read_ahead
 from tokenriver.corpus.documents import Position, read_blocks
 from tokenriver.corpus.inputs import InputFacts, InputHasher, InputMark
@@ -119,7 +119,10 @@ def _stream(opened: Sequence[OpenJob], supply: Supply | None, progress: Progress
     for one in opened:
         known |= one.known
     marks = [one.mark for one in opened if one.mark is not None]
-    with InputHasher(sources, known=known, marks=marks, keep_marks=True) as hasher:
+    workers = options.workers or default_workers()
+    # What a supply has not brought yet cannot be read ahead.
+    hashing = 1 if supply is not None else workers
+    with InputHasher(sources, known=known, marks=marks, keep_marks=True, workers=hashing) as hasher:
         for one in opened:
             one.writer.input_state = hasher.teller()
 
@@ -127,16 +130,18 @@ def _stream(opened: Sequence[OpenJob], supply: Supply | None, progress: Progress
             place.tap(source_index, chunk)
             hasher.tap(source_index, chunk)
 
-        workers = options.workers or default_workers()
         encoders = [(one.position, one.job.encoder()) for one in opened]
-        reading = job.reading()
-        with closing(read_ahead(_read(opened, supply, on_raw), depth=1)) as raw:
+        words = [one.job.encoder_words(one.position) for one in opened]
+        lanes = Lanes(encoders, words, sources, job.reading(), workers=workers)
+        with lanes, closing(read_ahead(_read(opened, supply, on_raw), depth=1)) as raw:
             encoded = in_order(
-                lambda box: encode_block(encoders, reading, box.pop()),
+                lanes.encode,
                 raw,
                 workers=workers,
                 weight=lambda block: block.n_bytes,
                 budget=(workers + 2) * max(options.block_bytes, 8 << 20),
+                begin=lanes.enter,
+                end=lanes.leave,
             )
             with closing(encoded):
                 for blocks in encoded:
@@ -172,6 +177,7 @@ def _read(opened: Sequence[OpenJob], supply: Supply | None, on_raw: Callable[[in
         job.reading(),
         block_bytes=job.options.block_bytes,
         on_source=None if supply is None else supply.need,
+        workers=job.options.workers or default_workers(),
     )
     starts = sorted({one.position for one in opened})
     for start, stop in pairwise(starts):

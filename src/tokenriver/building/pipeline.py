@@ -1,7 +1,7 @@
 """Documents to shards: read, encode, cut and write at the same time, in constant memory, and in one order.
 
-One thread reads, `workers` threads parse and encode blocks (the libraries release the GIL), the caller's thread
-cuts them in order, one thread writes. The bytes depend on none of that: see docs/determinism.md.
+One thread reads, `workers` threads parse and encode blocks or stand for those of other processes that do (lanes.py),
+the caller's thread cuts them in order, one thread writes. The bytes depend on none of that: see docs/determinism.md.
 """
 
 from __future__ import annotations
@@ -72,7 +72,14 @@ def read_ahead(items: Iterable[A], *, depth: int) -> Generator[A]:
 
 
 def in_order(
-    function: Callable[[list[A]], B], items: Iterable[A], *, workers: int, weight: Callable[[A], int], budget: int
+    function: Callable[[list[A]], B],
+    items: Iterable[A],
+    *,
+    workers: int,
+    weight: Callable[[A], int],
+    budget: int,
+    begin: Callable[[], None] | None = None,
+    end: Callable[[], None] | None = None,
 ) -> Generator[B]:
     """function([item]) for every item, computed by `workers` threads and given in the items' order.
 
@@ -80,10 +87,12 @@ def in_order(
     memory is bounded whatever the consumer does. The first error in the items' order is raised, after the results
     of the items before it were given. The list that a function gets holds the only reference to the item: by taking it
     out in the call where it is last needed (`parse(box.pop())`) it lets go of what may be hundreds of megabytes.
+    Each thread calls `begin` first; `end` is called when no result is wanted any more, before the threads are waited
+    for.
     """
     pending: deque[tuple[int, Future[B]]] = deque()
     under_way = 0
-    with ThreadPoolExecutor(workers, thread_name_prefix="tokenriver-worker") as pool:
+    with ThreadPoolExecutor(workers, thread_name_prefix="tokenriver-worker", initializer=begin) as pool:
         try:
             for item in items:
                 size = weight(item)
@@ -99,3 +108,5 @@ def in_order(
         finally:
             for _, future in pending:
                 future.cancel()
+            if end is not None:
+                end()

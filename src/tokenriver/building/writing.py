@@ -1,4 +1,7 @@
-"""The thread that puts a data set on disk: it appends, syncs, seals, journals and renames, in the order it was told."""
+"""The thread that puts a data set on disk: it appends, syncs, completes and journals shards, in the order it was told.
+
+Their SHA-256 is taken, and they are renamed, by threads beside it (sealing.py).
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ import msgspec
 import numpy as np
 
 from tokenriver.building.index_part import IndexPart
+from tokenriver.building.sealing import ShardSealing
 from tokenriver.resuming.uploads import Uploads
 from tokenriver.shards.index import index_path
 from tokenriver.shards.manifest import ManifestFile
@@ -55,15 +59,21 @@ class Pieces:
         return sum(one.nbytes for one in self.ids)
 
 
-def _joined(arrays: list[NDArray[Any]]) -> NDArray[Any]:
-    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
-
-
 class WriterThread:
-    """Appends, seals, journals and renames, in the order in which the steps were put."""
+    """Appends, completes and journals, in the order in which the steps were put; finished shards go to `files`."""
 
-    def __init__(self, shape: Shape, journal: Journal, remote: RemoteDirectory | None = None) -> None:
+    def __init__(
+        self,
+        shape: Shape,
+        journal: Journal,
+        files: list[ManifestFile],
+        *,
+        sealing_threads: int = 1,
+        remote: RemoteDirectory | None = None,
+    ) -> None:
         self._shape = shape
+        self._files = files
+        self._sealing = ShardSealing(journal, files, threads=sealing_threads)
         self._journal = journal
         self._open: dict[int, ShardWriter] = {}
         self._index: dict[int, IndexPart] = {}
@@ -76,6 +86,8 @@ class WriterThread:
         self._waiting_bytes = 0
         self._error: BaseException | None = None
         self.durable = (0, 0)
+        self.journalled = False
+        """The journal speaks of a shard that this run made."""
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name="tokenriver-writer", daemon=True)
         self._thread.start()
@@ -101,11 +113,10 @@ class WriterThread:
         checkpoint: Checkpoint,
         sources: dict[str, int],
         inputs: InputState,
-        files: list[Any],
     ) -> None:
-        """Queue the closing of a split's file; its facts are appended to `files` when it has its name."""
+        """Queue the closing of a split's file; its facts are in `files` once it has its name."""
         self._raise()
-        self._queue.put((split, entry, checkpoint, sources, inputs, files))
+        self._queue.put((split, entry, checkpoint, sources, inputs))
 
     @property
     def abandoned_upload(self) -> bool:
@@ -142,14 +153,17 @@ class WriterThread:
                     self._append(*item)
                 else:
                     self._seal(*item)
-            if self._uploads is not None and not self._stopped:
-                self._uploads.wait()
+            if not self._stopped:
+                self._sealing.wait()
+                if self._uploads is not None:
+                    self._uploads.wait()
         except BaseException as error:  # handed to the building thread, which raises it
             with self._room:
                 self._error = error
                 self._room.notify_all()
         finally:
             self._syncing.shutdown()
+            self._sealing.close()
             if self._uploads is not None:
                 self._uploads.close()
 
@@ -160,9 +174,10 @@ class WriterThread:
             writer = self._open[split] = self._writer(path)
             if self._shape.doc_index:
                 self._index[split] = IndexPart(index_path(path))
-        writer.append(_joined(pieces.ids))
+        writer.append_all(pieces.ids)
         if pieces.ends:
-            self._index[split].append(_joined(pieces.ends))
+            self._index[split].append(np.concatenate(pieces.ends))
+        self._sealing.raise_errors()
         self._unsynced += pieces.n_bytes
         if self._unsynced >= _SYNC_BYTES and (self._synced is None or self._synced.done()):
             self._wait_for_sync()
@@ -185,32 +200,37 @@ class WriterThread:
         checkpoint: Checkpoint,
         sources: dict[str, int],
         inputs: InputState,
-        files: list[Any],
     ) -> None:
+        """Put a shard and its index on disk, then a line about it into the journal, while its SHA-256 is taken."""
         self._wait_for_sync()
-        writer = self._open.pop(split)
-        facts = writer.seal()
-        file = ManifestFile(**entry, sha256=facts.sha256)
-        assert facts.n_tokens == file.n_tokens, "the plan and the file disagree"
-        index = self._index.pop(split, None)
-        if index is not None:
-            index.seal()
-        others: list[ShardWriter | IndexPart] = [*self._open.values(), *self._index.values()]
-        for other in others:
-            other.sync()
-
-        def record() -> None:
-            self._journal.record(msgspec.to_builtins(file), checkpoint, sources, inputs)
+        writer, index = self._open[split], self._index.get(split)
+        writer.complete()
+        shard = self._sealing.hash(writer, index)
+        try:
+            writer.sync()
+            assert writer.n_tokens == entry["n_tokens"], "the plan and the file disagree"
+            self._open.pop(split).close()
+            if index is not None:
+                self._index.pop(split).seal()
+            others: list[ShardWriter | IndexPart] = [*self._open.values(), *self._index.values()]
+            for other in others:
+                other.sync()
             if self._uploads is None:
-                if index is not None:
-                    index.publish()  # before the shard, so that a named shard never waits for its index
-                writer.publish()
-            files.append(file)
-            self.durable = checkpoint.position
+                file = ManifestFile(**entry, sha256=shard.sha256)
+                self._journal.record(msgspec.to_builtins(file), checkpoint, sources, inputs)
+                self.durable, self.journalled = checkpoint.position, True
+                self._sealing.name(shard, file)
+        finally:
+            self._sealing.give_up(shard)  # or its thread would wait for ever
+        if self._uploads is not None:
+            self._sealing.wait()
+            file = ManifestFile(**entry, sha256=shard.sha256)
 
-        if self._uploads is None:
-            record()
-        else:
+            def record() -> None:
+                self._journal.record(msgspec.to_builtins(file), checkpoint, sources, inputs)
+                self._files.append(file)
+                self.durable = checkpoint.position
+
             files_of = [(writer.part, writer.path.name)]
             if index is not None:
                 files_of.insert(0, (index.part, index.path.name))

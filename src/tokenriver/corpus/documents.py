@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tokenriver.batches import TextBatch
+from tokenriver.corpus.ahead import FilesAhead, files_ahead
 from tokenriver.corpus.arrays import cut_array, parse_array
 from tokenriver.corpus.blocks import (
     SKIP_KINDS,
@@ -69,6 +70,7 @@ def read_blocks(
     stop: Position | None = None,
     on_source: Callable[[int], None] | None = None,
     on_raw: Callable[[int, bytes], None] | None = None,
+    workers: int = 1,
 ) -> Iterator[RawBlock]:
     """Raw blocks of whole records from `start` (the start or end of a block cut earlier), in order, up to `stop`
     (likewise; None: the end).
@@ -76,7 +78,8 @@ def read_blocks(
     `on_source(source_index)` is told before a source is opened, and may wait until the file is there.
     `on_raw(source_index, chunk)` gets the bytes of each file as they are read, from its first one, and b"" at its
     end. A Parquet file is not read in order, so only its end is told; nothing is told of a plain file whose reading
-    begins in the middle, nor of the sources before `start`: InputHasher (inputs.py) reads those apart. Raises
+    begins in the middle, nor of the sources before `start`: InputHasher (inputs.py) reads those apart. With more
+    `workers` that parse, compressed files are read ahead (ahead.py), and `on_raw` is called by several threads. Raises
     CorpusError (damaged file, wrong column) and IntegrityError (a file that changes).
     """
     if block_bytes < 1:
@@ -89,7 +92,21 @@ def read_blocks(
             ahead = SmallAhead(sources, lambda source: _is_small(source, block_bytes))
             stack.callback(ahead.close)
             read = ahead.read
-        yield from _read_blocks(sources, options, block_bytes, start, stop, on_source, on_raw, read)
+        n_files, n_bytes = files_ahead(workers)
+        last = len(sources) if stop is None else stop.source_index
+        packed = range(start.source_index + (start.offset > 0), last) if n_files and on_source is None else ()
+        files = FilesAhead(
+            [i for i in packed if sources[i].compression and sources[i].remote is None],
+            lambda i: _cut(sources[i], i, options, 0, block_bytes, _tap(on_raw, i), read_small),
+            n_files=n_files,
+            n_bytes=n_bytes,
+        )
+        stack.callback(files.close)
+        yield from _read_blocks(sources, options, block_bytes, start, stop, on_source, on_raw, read, files)
+
+
+def _tap(on_raw: Callable[[int, bytes], None] | None, index: int) -> Callable[[bytes], None] | None:
+    return None if on_raw is None else functools.partial(on_raw, index)
 
 
 def _read_blocks(
@@ -101,6 +118,7 @@ def _read_blocks(
     on_source: Callable[[int], None] | None,
     on_raw: Callable[[int, bytes], None] | None,
     read_small: _ReadSmall,
+    files: FilesAhead,
 ) -> Iterator[RawBlock]:
     pending: list[Segment] = []
     size = 0
@@ -111,8 +129,26 @@ def _read_blocks(
         limit = stop.offset if stop is not None and index == stop.source_index else None
         if on_source is not None:
             on_source(index)
-        tap = None if on_raw is None else functools.partial(on_raw, index)
-        for segment in _clip(_cut(sources[index], index, options, offset, block_bytes, tap, read_small), limit):
+        if limit is None and not offset and _is_small(sources[index], block_bytes):
+            data = read_small(sources[index], None)
+            if on_raw is not None:
+                if data:
+                    on_raw(index, data)
+                on_raw(index, b"")
+            if data:
+                pending.append(Segment(index, sources[index], 0, len(data), data))
+                size += len(data)
+                if 2 * size >= block_bytes:
+                    yield RawBlock(tuple(pending))
+                    pending, size = [], 0
+            continue
+        tap = _tap(on_raw, index)
+        cut = (
+            files.segments(index)
+            if index in files.indices
+            else _cut(sources[index], index, options, offset, block_bytes, tap, read_small)
+        )
+        for segment in _clip(cut, limit):
             pending.append(segment)
             size += segment.n_bytes
             if 2 * size >= block_bytes:  # a run cut inside a file is a little shorter than a block, and stays alone

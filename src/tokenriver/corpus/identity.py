@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
+
+from tokenriver.corpus.unchanged import modified_ns
 
 if TYPE_CHECKING:
     from tokenriver.corpus.sources import Source
@@ -19,4 +20,4 @@ def identity_of(source: Source) -> list[Any]:
         return [source.name, source.n_bytes, source.pin]
     if source.remote is not None:
         return [source.name, source.n_bytes, source.remote.version]
-    return [source.name, source.n_bytes, os.stat(source.file).st_mtime_ns]  # noqa: PTH116 - a Path costs, with many sources
+    return [source.name, source.n_bytes, modified_ns(source)]

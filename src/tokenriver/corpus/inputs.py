@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from tokenriver.corpus.apart import ApartHasher, files_apart, threads_apart
 from tokenriver.errors import CorpusError, IntegrityError, ResumeError
 from tokenriver.files import sha256_file
 
@@ -105,7 +106,8 @@ class InputHasher:
     `known` holds facts found earlier (a journal's), by source index; a file that is not read from its start must agree
     with the longest of its `marks` in `finish`, else ResumeError; `keep_marks` makes new ones for `state`. The queue
     holds at most `queue_bytes`; a tap that finds it full waits. What the tap did not see whole (Parquet, sources
-    before a resumed position) is read.
+    before a resumed position) is read. With `workers` that read more than one thread hashes, large files are hashed
+    apart (apart.py), whatever is tapped of them.
     """
 
     def __init__(
@@ -116,15 +118,24 @@ class InputHasher:
         marks: Sequence[InputMark] = (),
         keep_marks: bool = False,
         queue_bytes: int = 32 << 20,
+        workers: int = 1,
     ) -> None:
         self._sources = sources
         self._facts: dict[int, InputFacts] = dict(known or {})
         ordered = sorted(marks, key=lambda mark: mark.n_bytes)
         self._marks = {mark.source_index: mark for mark in ordered if mark.source_index not in self._facts}
         self._keep_marks = keep_marks
+        unknown = [i for i in files_apart(sources, workers=workers) if i not in self._facts]
+        self._apart = ApartHasher(
+            sources,
+            unknown,
+            threads=threads_apart(workers) if unknown else 0,
+            heads={i: (mark.n_bytes, mark.sha256) for i, mark in self._marks.items()},
+            changed=lambda index: _other_input(sources[index], self._marks[index]),
+        )
         self._reached: deque[tuple[int, int, Any]] = deque()  # (source, bytes, digest) after each chunk hashed
         self._handed = self._hashed = 0  # chunks
-        self._apart = False  # the thread is reading a whole file, which may take long
+        self._at_whole_file = False  # the thread is reading a whole file, which may take long
         self._queue: deque[tuple[int, bytes]] = deque()
         self._queued = 0
         self._batch: list[tuple[int, bytes]] = []
@@ -137,6 +148,7 @@ class InputHasher:
 
     def __enter__(self) -> InputHasher:
         self._thread.start()
+        self._apart.start()
         return self
 
     def __exit__(
@@ -147,6 +159,7 @@ class InputHasher:
             if error is not None:
                 self._queue.clear()
             self._changed.notify_all()
+        self._apart.stop()
         self._thread.join()
 
     def tap(self, source_index: int, chunk: bytes) -> None:
@@ -154,6 +167,9 @@ class InputHasher:
 
         A small file that comes whole is hashed at once: its hash takes less time than handing it over.
         """
+        if source_index in self._apart.indices:
+            self._apart.reading(source_index)
+            return
         if len(chunk) <= _SMALL_BYTES and (not chunk or len(chunk) == self._sources[source_index].n_bytes):
             if source_index in self._facts:
                 return
@@ -207,16 +223,20 @@ class InputHasher:
         with self._changed:
             self._hand_over()
             handed = self._handed
-            while self._hashed < handed and not self._apart:
+            while self._hashed < handed and not self._at_whole_file:
                 self._wait()
             for index in range(told, start[0]):
                 while self._is_stream(index) and index not in self._facts:
                     self._wait()  # it cannot be read again; its end was tapped, or we would not be past it
                 if index in self._facts:
                     facts[index] = self._facts[index]
+                elif index in self._apart.indices:
+                    facts[index] = self._whole_apart(index)
             for index in range(start[0], min(end[0], len(self._sources))):
                 if self._is_stream(index) and index in self._facts:
                     return facts, InputMark(index, self._facts[index].n_bytes, self._facts[index].sha256)
+            if end[0] in self._apart.indices:
+                return facts, self._mark_apart(*end)
             while self._reached and self._reached[0][:2] < end:
                 self._reached.popleft()
             if end[0] in self._facts and self._counts_bytes(end[0]):
@@ -225,6 +245,16 @@ class InputHasher:
                 index, n_bytes, digest = self._reached[0]
                 return facts, InputMark(index, n_bytes, digest.hexdigest())
         return facts, None
+
+    def _whole_apart(self, index: int) -> InputFacts:
+        digest = self._apart.whole(index)
+        return InputFacts(digest.n_bytes, digest.sha256)
+
+    def _mark_apart(self, index: int, offset: int) -> InputMark | None:
+        if not self._counts_bytes(index):
+            return None
+        digest = self._apart.up_to(index, offset)
+        return InputMark(index, digest.n_bytes, digest.sha256)
 
     def _is_stream(self, index: int) -> bool:
         return self._sources[index].stream is not None
@@ -236,10 +266,13 @@ class InputHasher:
         """
         with self._changed:
             self._hand_over()
+        wanted = self._sources[:n_sources]
+        self._apart.reading(len(wanted))
+        for index in sorted(self._apart.indices & set(range(len(wanted)))):
+            self._facts[index] = self._whole_apart(index)
         self.__exit__(None, None, None)
         if self._error is not None:
             raise self._error
-        wanted = self._sources[:n_sources]
         for index, source in enumerate(wanted):
             if index not in self._facts:
                 if source.stream is not None:
@@ -258,7 +291,7 @@ class InputHasher:
                 self._changed.notify_all()
 
     def _hash_all(self) -> None:
-        digest, n_bytes, current = hashlib.sha256(), 0, -1
+        begun: dict[int, tuple[Any, int]] = {}  # several files may be read at a time (ahead.py)
         while True:
             with self._changed:
                 while not self._queue and not self._closed:
@@ -270,21 +303,22 @@ class InputHasher:
                 self._queued = 0
                 self._changed.notify_all()
             for index, chunk in batch:
-                if index != current:
-                    digest, n_bytes, current = hashlib.sha256(), 0, index
+                digest, n_bytes = begun.pop(index, None) or (hashlib.sha256(), 0)
                 digest.update(chunk)
                 n_bytes += len(chunk)
+                if chunk:
+                    begun[index] = digest, n_bytes
                 whole = len(chunk) == self._sources[index].n_bytes  # its facts are there before anyone asks for a mark
                 if chunk and not whole and self._keep_marks and self._counts_bytes(index):
                     self._reached.append((index, n_bytes, digest.copy()))
                 if not chunk and index not in self._facts:
                     parquet = self._sources[index].kind == "parquet"
                     if parquet:
-                        self._go_apart(True)
+                        self._note_whole_file(True)
                     facts = hash_source(self._sources[index]) if parquet else InputFacts(n_bytes, digest.hexdigest())
                     self._facts[index] = facts
                     if parquet:
-                        self._go_apart(False)
+                        self._note_whole_file(False)
             with self._changed:
                 self._hashed += len(batch)
                 self._changed.notify_all()
@@ -293,9 +327,9 @@ class InputHasher:
         """Whether a position's offset is one in the file itself."""
         return self._sources[index].kind != "parquet" and not self._sources[index].compression
 
-    def _go_apart(self, apart: bool) -> None:
+    def _note_whole_file(self, at: bool) -> None:
         with self._changed:
-            self._apart = apart
+            self._at_whole_file = at
             self._changed.notify_all()
 
 

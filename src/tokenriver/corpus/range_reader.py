@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import zlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -13,8 +12,6 @@ from tokenriver.corpus.documents import read_blocks
 from tokenriver.corpus.inputs import InputFacts, hash_source
 from tokenriver.corpus.ranges import find_border
 from tokenriver.corpus.streams import read_chunks
-from tokenriver.errors import IntegrityError
-from tokenriver.storage.reading import check_unchanged
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -23,7 +20,7 @@ if TYPE_CHECKING:
     from tokenriver.corpus.ranges import Range
     from tokenriver.corpus.sources import Source, SourceOptions
 
-__all__ = ["RangeReader", "hash_parts", "modified_ns", "require_unchanged"]
+__all__ = ["RangeReader", "hash_parts"]
 
 _SLACK_BYTES = 1 << 17
 """What the blocks of a range are larger than its even share, since each ends a record early."""
@@ -97,25 +94,6 @@ class RangeReader:
             facts = hash_source(source) if source.kind == "parquet" else facts
             self.facts[self.range.sources[0] + index] = facts
             self._digest = None
-
-
-def require_unchanged(sources: Sequence[Source], modified: Sequence[int]) -> None:
-    """IntegrityError for a file whose size or time of modification (ns) is not what it was when it was found."""
-    for source, then in zip(sources, modified, strict=True):
-        if source.remote is not None:
-            check_unchanged(source.remote)
-            continue
-        facts = os.stat(source.file)  # noqa: PTH116 - a Path costs, with many sources
-        if (facts.st_size, facts.st_mtime_ns) != (source.n_bytes, then):
-            raise IntegrityError(
-                f"{source}: {facts.st_size:,} bytes and modified at {facts.st_mtime_ns} ns, but {source.n_bytes:,} and "
-                f"{then} when it was found; it changes while it is read: wait until it is complete and start again"
-            )
-
-
-def modified_ns(source: Source) -> int:
-    """When a source's file was modified, in ns; 0 for an object of a store, which has a version instead."""
-    return 0 if source.remote is not None else os.stat(source.file).st_mtime_ns  # noqa: PTH116 - a Path costs, with many sources
 
 
 def hash_parts(source: Source, options: SourceOptions, marks: Sequence[int]) -> tuple[InputFacts, list[int]]:

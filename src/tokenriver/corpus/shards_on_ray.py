@@ -19,8 +19,9 @@ from tokenriver.corpus.blocks import Position
 from tokenriver.corpus.documents import parse_block, read_blocks
 from tokenriver.corpus.manifest import CorpusFile
 from tokenriver.corpus.naming import DocumentNames, sides_of
-from tokenriver.corpus.range_reader import RangeReader, modified_ns, require_unchanged
+from tokenriver.corpus.range_reader import RangeReader
 from tokenriver.corpus.ranges import cut_ranges, range_bytes
+from tokenriver.corpus.unchanged import modified_ns, require_unchanged
 from tokenriver.corpus.writers import fitting, open_shard_file
 from tokenriver.corpus.writing import shard_name
 from tokenriver.errors import IntegrityError

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import glob
 import hashlib
+import io
 import os
 import re
 import stat
@@ -113,6 +114,10 @@ class Pushback:
         self._passed = 0
         self._digest = hashlib.sha256()
 
+    def __reduce__(self) -> tuple[type[Pushback], tuple[IO[bytes]]]:
+        """In another process there is nothing to read; that it is no file is all that must be known there."""
+        return Pushback, (io.BytesIO(),)
+
     def read(self, n: int) -> bytes:
         """Up to `n` bytes, b"" at the end. Raises ResumeError when they are not what `expect` was told."""
         data = self._take(n)
@@ -165,7 +170,8 @@ class Source:
     """One file (or standard input) that holds documents.
 
     `file` is its path as it was found, or its URL; `name` the path relative to the input that found it, with "/" (never
-    absolute); `n_bytes` the size of the file when it was found, None for standard input; `stream` only for that;
+    absolute); `n_bytes` the size of the file when it was found, None for standard input, and `modified_ns` its time of
+    modification then, None for anything but a file; `stream` only for standard input;
     `remote` only for an object behind a URL; `sha256` what a corpus manifest says of the file. `pin` names the content
     where it is known before the file is read ("sha256:…" or "git:…"). `side` (0 train, 1 val) is that of all documents
     in it where files are split, and `shuffle_seed` puts the records of an array in the order of Python's
@@ -183,6 +189,7 @@ class Source:
     pin: str | None = None
     side: int | None = None
     shuffle_seed: int | None = None
+    modified_ns: int | None = None
 
     @property
     def path(self) -> Path:
@@ -282,27 +289,33 @@ def holds_documents(name: str) -> bool:
 
 
 def _source(file: str, name: str) -> Source:
-    kind = require_kind(file, file)
+    return _file_source(file, name, *require_kind(file, file))
+
+
+def _file_source(file: str, name: str, kind: Kind, compression: Compression) -> Source:
     try:
         facts = os.stat(file)  # noqa: PTH116 (a Path each costs as much as all the rest, with ten thousand files)
     except OSError as error:
         raise CorpusError(f"{file}: cannot be read ({error.strerror}); remove it, or mend the link") from error
     if not stat.S_ISREG(facts.st_mode):
         raise CorpusError(f"{file}: not a regular file; to read JSONL from a pipe, give - and redirect it")
-    return Source(file, name, *kind, facts.st_size)
+    return Source(file, name, kind, compression, facts.st_size, modified_ns=facts.st_mtime_ns)
 
 
 def _directory_files(directory: Path) -> Iterator[Source]:
-    found: list[tuple[str, ...]] = []
+    found: list[tuple[tuple[str, ...], tuple[Kind, Compression]]] = []
     for folder, subfolders, files in os.walk(directory, onerror=_raise):
         subfolders[:] = [name for name in subfolders if not name.startswith((".", "_"))]
         parts = Path(folder).relative_to(directory).parts
-        found += [(*parts, name) for name in files if not name.startswith((".", "_")) and holds_documents(name)]
+        for name in files:
+            kind = None if name.startswith((".", "_")) or name.endswith(_RECORDS) else _kind_of(name)
+            if kind is not None:
+                found.append(((*parts, name), kind))
     if not found:
         raise CorpusError(f"{directory}: no documents in this directory; expected files ending in {', '.join(KINDS)}")
-    root = str(directory)
-    for parts in sorted(found):
-        yield _source(os.path.join(root, *parts), "/".join(parts))  # noqa: PTH118
+    root = os.path.join(directory, "")  # noqa: PTH118 - a Path a file costs, with ten thousand
+    for parts, kind in sorted(found):
+        yield _file_source(root + os.sep.join(parts), "/".join(parts), *kind)  # noqa: PTH118
 
 
 def _raise(error: OSError) -> None:

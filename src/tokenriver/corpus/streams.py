@@ -28,6 +28,8 @@ READ_BYTES = 1 << 20
 _COMPRESSED_READ_BYTES = 1 << 16
 """zstd returns all that its input makes at once, so little goes in at a time to bound what comes out."""
 
+_OPEN_FLAGS = os.O_RDONLY | getattr(os, "O_BINARY", 0)
+
 _MAX_ZSTD_WINDOW = 1 << 31
 """`zstd --long=31` is the widest window there is; the library's own limit is 2^27."""
 
@@ -58,7 +60,7 @@ def read_small(source: Source, on_raw: Callable[[bytes], None] | None) -> bytes:
     if source.remote is not None:
         return b"".join(_raw_chunks(source, READ_BYTES, on_raw))
     try:
-        handle = os.open(source.file, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        handle = os.open(source.file, _OPEN_FLAGS)
         try:
             expected = source.n_bytes or 0
             data = os.read(handle, expected + 1)  # one byte more than there should be shows a file that grew
@@ -139,7 +141,7 @@ def _lines_end(read: Callable[[int, int], bytes], start: int, block_bytes: int, 
 def _opened(source: Source) -> Iterator[Callable[..., bytes]]:
     """read(offset, n, whole=True) of a plain file: its n bytes there; IntegrityError where there are fewer."""
     try:
-        handle = os.open(source.file, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        handle = os.open(source.file, _OPEN_FLAGS)
     except OSError as error:
         raise CorpusError(f"{source}: cannot be read ({error.strerror})") from error
 
@@ -202,7 +204,7 @@ def _file_chunks(
 ) -> Iterator[bytes]:
     # os.open and os.read: a third of the cost of a file object, which counts with ten thousand small files.
     try:
-        handle = os.open(source.file, os.O_RDONLY | getattr(os, "O_BINARY", 0))
+        handle = os.open(source.file, _OPEN_FLAGS)
     except OSError as error:
         raise CorpusError(f"{source}: cannot be read ({error.strerror})") from error
     try:

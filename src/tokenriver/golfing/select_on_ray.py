@@ -16,8 +16,9 @@ import numpy as np
 from tokenriver.cluster.ordered import Call, completed
 from tokenriver.cluster.shared import attempt_path, read_exactly, require_probe
 from tokenriver.corpus.documents import parse_block
-from tokenriver.corpus.range_reader import RangeReader, hash_parts, modified_ns, require_unchanged
+from tokenriver.corpus.range_reader import RangeReader, hash_parts
 from tokenriver.corpus.ranges import cut_ranges, range_bytes
+from tokenriver.corpus.unchanged import modified_ns, require_unchanged
 from tokenriver.errors import IntegrityError
 from tokenriver.golfing.keys import chosen_lines, sort_bucket
 

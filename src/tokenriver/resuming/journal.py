@@ -6,6 +6,7 @@ The first line, the heading, says what is being made and from what; each later o
 from __future__ import annotations
 
 import os
+import threading
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -29,6 +30,7 @@ class RedoLog:
         self.path = path
         self.begun = False
         self._file: int | None = None
+        self._appending = threading.Lock()
 
     def begin(self, heading: dict[str, Any]) -> None:
         """Start a new log, replacing any old one."""
@@ -74,10 +76,10 @@ class RedoLog:
         self.path.unlink(missing_ok=True)
 
     def append(self, entry: dict[str, Any], *, sync: bool = True) -> None:
-        """Add a line; with `sync` it is on disk, and all before it, when this returns."""
+        """Add a line; with `sync` it is on disk, and all before it, when this returns. From any thread."""
         assert self._file is not None, "begin or reopen first"
         view = memoryview(msgspec.json.encode(entry) + b"\n")
-        with naming(self.path):
+        with self._appending, naming(self.path):
             while view:
                 view = view[os.write(self._file, view) :]
             if sync:

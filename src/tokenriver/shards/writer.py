@@ -18,6 +18,8 @@ from tokenriver.storage.paths import is_remote, to_output
 from tokenriver.storage.uploading import upload_whole
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
     from numpy.typing import ArrayLike, NDArray
 
 __all__ = ["ShardFacts", "ShardWriter", "narrow_ids", "write_shard"]
@@ -52,6 +54,17 @@ def narrow_ids(ids: NDArray[Any], dtype: np.dtype[np.unsignedinteger], vocab_siz
     return ids.astype(dtype, copy=False)
 
 
+_MOST_BUFFERS = 1024
+"""Buffers that every system takes in one call (IOV_MAX)."""
+
+
+def _write_first(handle: int, views: list[memoryview]) -> int:
+    return os.write(handle, views[0])
+
+
+_write_some: Callable[[int, list[memoryview]], int] = getattr(os, "writev", _write_first)
+
+
 class ShardWriter:
     """A shard being written as `<name>.part`; it gets its name in `publish`, when it is whole and on disk.
 
@@ -78,26 +91,51 @@ class ShardWriter:
     def append(self, ids: NDArray[Any]) -> None:
         """Add ids (any integer dtype); FormatError if one does not fit or the shard would pass 2^31 - 1 ids."""
         narrow = narrow_ids(ids, self._header.dtype, self._vocab_size)
-        if self.n_tokens + narrow.size > MAX_SHARD_TOKENS:
-            raise UsageError(f"{self.path}: over {MAX_SHARD_TOKENS:,} ids (2^31 - 1), the most that a shard can hold")
-        view = np.ascontiguousarray(narrow).data.cast("B")
+        self._require_room(narrow.size)
         with naming(self.part):
-            while view:
-                view = view[self._file.write(view) :]
+            self._write([np.ascontiguousarray(narrow).data.cast("B")])
         self.n_tokens += narrow.size
+
+    def append_all(self, pieces: Sequence[NDArray[Any]]) -> None:
+        """Add ids that whoever made them has checked, in the shard's own dtype, without joining them first."""
+        n_tokens = sum(piece.size for piece in pieces)
+        assert all(piece.dtype == self._header.dtype for piece in pieces), "ids in another dtype than the shard's"
+        self._require_room(n_tokens)
+        with naming(self.part):
+            for first in range(0, len(pieces), _MOST_BUFFERS):
+                self._write([piece.data.cast("B") for piece in pieces[first : first + _MOST_BUFFERS] if piece.size])
+        self.n_tokens += n_tokens
+
+    def _write(self, views: list[memoryview]) -> None:
+        """Write buffers one after the other, in as few calls as the system takes them in."""
+        while views:
+            n = _write_some(self._file.fileno(), views)
+            while views and n >= len(views[0]):
+                n -= len(views.pop(0))
+            if n:
+                views[0] = views[0][n:]
+
+    def _require_room(self, n_tokens: int) -> None:
+        if self.n_tokens + n_tokens > MAX_SHARD_TOKENS:
+            raise UsageError(f"{self.path}: over {MAX_SHARD_TOKENS:,} ids (2^31 - 1), the most that a shard can hold")
 
     def sync(self) -> None:
         """Put what was appended on disk, so that a journal may name its length. May be called by another thread."""
         with naming(self.part):
             os.fsync(self._file.fileno())
 
-    def seal(self) -> ShardFacts:
-        """Write the header, fsync, close and hash; the file still has its part name."""
+    def complete(self) -> None:
+        """Write the header: the file, under its part name, has all its bytes, which `sync` puts on disk."""
         header = ShardHeader(self._header.variant, self.n_tokens, self._vocab_size)
-        # The disk writes while the core hashes.
-        with naming(self.part), ThreadPoolExecutor(1) as syncing:
+        with naming(self.part):
             self._file.seek(0)
             self._file.write(header.to_bytes())
+
+    def seal(self) -> ShardFacts:
+        """Write the header, fsync, close and hash; the file still has its part name."""
+        self.complete()
+        # The disk writes while the core hashes.
+        with naming(self.part), ThreadPoolExecutor(1) as syncing:
             synced = syncing.submit(os.fsync, self._file.fileno())
             sha256 = sha256_file(self.part)
             synced.result()

@@ -48,33 +48,38 @@ class SuspectFinder:
 
     def _wide_positions(self, data: NDArray[np.uint8]) -> NDArray[np.int64]:
         """In steps that stay in the core's cache; each sees a byte more, for a sequence over its end."""
-        found = [self._possible_in(data[i : i + _PIECE + 1], i) for i in range(0, len(data), _PIECE)]
+        scratch = np.empty(min(len(data), _PIECE) // 8, np.uint64)
+        found = [self._possible_in(data[i : i + _PIECE + 1], i, scratch) for i in range(0, len(data), _PIECE)]
         leads = np.concatenate(found) if found else np.zeros(0, np.int64)
         if not len(leads):
             return leads
         suspects: NDArray[np.int64] = leads[self._is_suspect[code_points_at(data, leads)]]
         return suspects
 
-    def _possible_in(self, data: NDArray[np.uint8], start: int) -> NDArray[np.int64]:
+    def _possible_in(self, data: NDArray[np.uint8], start: int, scratch: NDArray[np.uint64]) -> NDArray[np.int64]:
         """Leads whose second byte leaves a code point of the set possible."""
-        leads: NDArray[np.int64] = _lead_positions(data)
-        if len(leads) and leads[-1] + 1 == len(data):  # it starts the next step
+        leads: NDArray[np.int64] = _lead_positions(data, scratch)
+        if not len(leads):
+            return leads
+        if leads[-1] + 1 == len(data):  # it starts the next step
             leads = leads[:-1]
         pairs = (data[leads].astype(np.uint16) << np.uint16(8)) | data[leads + 1]
         possible: NDArray[np.int64] = leads[self._pairs[pairs]]
         return possible + start
 
 
-def _lead_positions(data: NDArray[np.uint8]) -> NDArray[np.int64]:
-    """Where a sequence of two to four bytes starts, ascending int64."""
+def _lead_positions(data: NDArray[np.uint8], scratch: NDArray[np.uint64]) -> NDArray[np.int64]:
+    """Where a sequence of two to four bytes starts, ascending int64. `scratch` is memory to work in."""
     n_words = len(data) // 8
     words = data[: n_words * 8].view(np.uint64)
-    hot = places_of_true((words & _HIGH_BITS) != 0)
+    hot = places_of_true(np.bitwise_and(words, _HIGH_BITS, out=scratch[:n_words]) != 0)
     if len(hot) * _DENSE > n_words:
         return np.flatnonzero(data >= 0xC2)
     inside = np.flatnonzero(words[hot].view(np.uint8) >= 0xC2)
-    tail = np.flatnonzero(data[n_words * 8 :] >= 0xC2) + n_words * 8
-    return np.concatenate([hot[inside >> 3] * 8 + (inside & 7), tail])
+    leads: NDArray[np.int64] = hot[inside >> 3] * 8 + (inside & 7)
+    if n_words * 8 == len(data):
+        return leads
+    return np.concatenate([leads, np.flatnonzero(data[n_words * 8 :] >= 0xC2) + n_words * 8])
 
 
 def code_points_at(data: NDArray[np.uint8], leads: NDArray[np.int64]) -> NDArray[np.int64]:

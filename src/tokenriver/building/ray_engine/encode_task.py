@@ -16,7 +16,8 @@ from tokenriver.building.ray_engine.segments import Chunk, SegmentWriter
 from tokenriver.cluster.shared import require_probe
 from tokenriver.corpus.blocks import Position
 from tokenriver.corpus.inputs import InputFacts  # noqa: TC001 - msgspec reads the annotations
-from tokenriver.corpus.range_reader import RangeReader, hash_parts, require_unchanged
+from tokenriver.corpus.range_reader import RangeReader, hash_parts
+from tokenriver.corpus.unchanged import require_unchanged
 from tokenriver.errors import TokenizerError, TokenRiverError
 from tokenriver.shards.header import VARIANTS
 from tokenriver.tokenizers.load import load_tokenizer

@@ -25,8 +25,8 @@ from tokenriver.cluster.pool import TaskPool
 from tokenriver.cluster.session import open_session
 from tokenriver.cluster.shared import PARTS
 from tokenriver.corpus.inputs import InputFacts, check_known
-from tokenriver.corpus.range_reader import modified_ns
 from tokenriver.corpus.ranges import cut_ranges, range_bytes
+from tokenriver.corpus.unchanged import modified_ns
 from tokenriver.errors import TokenRiverError, UsageError
 from tokenriver.resuming.journal import refuse_changes
 from tokenriver.resuming.uploads import Uploads

@@ -156,7 +156,7 @@ class ShardPlanner:
             block = block.first(n)
             documents = replace(documents, lengths=documents.lengths[:n], given=block.given)
         runs, _ = assign_splits(self._cutting, self._state, block.bounds, block.given)
-        self.counts.add(block, runs)
+        self.counts.add(block, sum(run.stop - run.start for run in runs if run.split == VAL))
         self.source_documents.update(block.source_documents)
         return self._cut(chunk, documents)
 
