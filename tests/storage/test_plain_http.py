@@ -7,7 +7,7 @@ import os
 import random
 import threading
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from s3_server import Fault
@@ -48,6 +48,23 @@ def test_what_goes_wrong_with_one_range_is_its_own(s3: Bucket, address: str, fau
     if fault.status:
         assert isinstance(found[1], RefusedError)
         assert found[1].status == fault.status
+
+
+def test_small_ranges_come_while_a_large_one_is_under_way(s3: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plain_http, "_SMALL_BYTES", 100_000)
+    address = filesystem_of(s3.put("b.bin", BODY))[0].sign(f"{s3.name}/b.bin")
+    gate, reached = threading.Event(), threading.Event()
+    s3.server.fail(r"b\.bin", Fault(hold=gate, reached=reached))
+    large: list[Any] = []
+    asker = threading.Thread(target=lambda: large.extend(get_ranges([(address, 0, 200_000)], at_once=1)))
+    asker.start()
+    reached.wait(10)
+    small = get_ranges([(address, k, k + 10) for k in range(300)], at_once=200)
+    assert [one[0] for one in small if not isinstance(one, Exception)] == [BODY[k : k + 10] for k in range(300)]
+    assert not large
+    gate.set()
+    asker.join()
+    assert large[0][0] == BODY[:200_000]
 
 
 def test_a_range_that_the_object_does_not_have_is_refused_and_never_short(address: str) -> None:
