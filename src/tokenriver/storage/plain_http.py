@@ -25,8 +25,8 @@ _SMALL_AT_ONCE, _BESIDE_LARGE, _LARGE_AT_ONCE = 256, 96, 64
 """Ranges of up to so many bytes under way at the same time (fewer beside larger ones), and larger ones, of all threads.
 
 At 30 ms to an answer 96 are 3,000 a second, more than the loop can do. With more of them waiting for it, it would come
-round to the large ones too seldom: beside a reader that takes all it can, on two busy cores, whole shards came at 8 MB/s
-with 256, and at 30 with 96.
+round to the large ones too seldom: beside a reader that takes all it can (two busy cores) whole shards came at 8 MB/s,
+with 96 at 30.
 """
 
 _CONNECT_SECONDS, _READ_SECONDS = 10.0, 30.0
