@@ -126,6 +126,9 @@ def test_a_killed_download_left_nothing_half_and_goes_on_where_it_was(
     right = local(tmp_path)
     assert stored(s3) == {name: right[name] for name in (f"{TOKENS}/_CORPUS.json", SHARDS[0])}
     s3.server.log.clear()
+    (notes,) = staging.rglob("_UPLOADED")
+    with open(notes, "ab") as file:
+        file.write(b'["half a line of a no')
     assert download(REPO, out=f"{s3.url}/got").fetched == 2
     assert [r.range for r in published.bodies(SHARDS[1])] == [None, f"bytes={cut}-"]
     assert len(published.bodies(SHARDS[0])) == 1

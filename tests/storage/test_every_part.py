@@ -38,6 +38,7 @@ TEXTS = [f"{i} the river carries every token äöü 河 to the sea " * (1 + i % 
 @pytest.fixture(autouse=True)
 def staging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv(STAGING_VARIABLE, str(tmp_path / "staging"))
+    monkeypatch.setenv("TOKENRIVER_CACHE_DIR", str(tmp_path / "cache"))
     return tmp_path / "staging"
 
 
@@ -311,5 +312,5 @@ def test_a_url_may_be_a_upath(docs: Path, store: Any) -> None:
         UPath("memory://t/docs.jsonl"), tokenizer=UPath("memory://t/tok"), out=UPath("memory://t/o")
     )
     assert tokenriver.verify(done.directory).ok
-    assert next(iter(tokenriver.TrainLoader(done.directory, batch_size=2, seq_len=16))).inputs.shape == (2, 16)
+    assert tokenriver.TrainLoader(done.directory, batch_size=2, seq_len=16).batch_at(0).inputs.shape == (2, 16)
     assert store.exists("/t/o/tokens/tok/docs/_MANIFEST.json")

@@ -5,6 +5,7 @@ What was uploaded is noted with the object's version, so that a run which goes o
 
 from __future__ import annotations
 
+import os
 import shutil
 import threading
 from contextlib import contextmanager
@@ -60,8 +61,8 @@ def open_landing(folder: Path) -> Iterator[Landing | None]:
             yield Landing(remote, room)
             shutil.rmtree(room)
         finally:
-            if room.exists() and not any(room.iterdir()):
-                room.rmdir()
+            if not any(path.is_file() for path in room.rglob("*")):
+                shutil.rmtree(room, ignore_errors=True)
 
 
 class Landing:
@@ -77,7 +78,9 @@ class Landing:
         self._notes: dict[str, _Note] = {}
         notes = room / _NOTES
         if notes.exists():
-            for line in notes.read_bytes().split(b"\n")[:-1]:  # what follows the last end of line is half a line
+            *lines, half = notes.read_bytes().split(b"\n")
+            os.truncate(notes, notes.stat().st_size - len(half))
+            for line in lines:
                 note = msgspec.json.decode(line, type=_Note)
                 self._notes[note.name] = note
         left = {path.relative_to(room).as_posix() for path in room.rglob("*") if path.is_file()}
