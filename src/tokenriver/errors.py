@@ -28,7 +28,10 @@ class UsageError(TokenRiverError, ValueError):
 
 
 class ClusterError(TokenRiverError):
-    """A cluster cannot be reached, lost a task for good, or has a node that does not see the shared folder."""
+    """A cluster cannot be reached, lost a task for good, or has a node that does not see the shared folder.
+
+    Also: a process that encoded for a build is lost.
+    """
 
 
 class CorpusError(TokenRiverError):

@@ -44,7 +44,7 @@ def build(
 
     Raises UsageError for words that cannot work, CorpusError for bad documents, TokenizerError for an encoder that
     differs from its reference, IntegrityError when a finished data set is in the way, ResumeError when an unfinished
-    one was made otherwise, ClusterError for a cluster that fails.
+    one was made otherwise, ClusterError for a cluster, or a process that encodes for the build, that fails.
     """
     words: list[Any] = [inputs] if isinstance(inputs, (str, os.PathLike)) or is_remote(inputs) else list(inputs)
     chosen = BuildOptions.from_words(options)

@@ -1,6 +1,6 @@
 """Where blocks are encoded: by threads of this process and, with many workers, of others beside it.
 
-A thread that encodes holds the interpreter's lock for 0.6 of its 7 core-ms a MB (NumPy and the encoders give it back,
+Threads that encode hold the interpreter's lock for 0.75 of their 7 core-ms a MB (NumPy and the encoders give it back,
 the code around them does not), so a dozen of them would wait for each other. Each process has a lock of its own.
 """
 
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from tokenriver.building.assemble import BlockEncoder, encode_block, expected_text_bytes
 from tokenriver.building.lane_messages import EncoderWords, LaneSetup, pack_block, receive, send
-from tokenriver.errors import TokenRiverError
+from tokenriver.errors import ClusterError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -28,18 +28,20 @@ if TYPE_CHECKING:
     from tokenriver.corpus.documents import Position, RawBlock
     from tokenriver.corpus.sources import Source, SourceOptions
 
-__all__ = ["Lanes", "LanesLostError", "share_of_processes"]
+__all__ = ["Lanes", "share_of_processes"]
 
 _ALONE = 8
-"""Workers up to which one process has them all: below that its lock is free half of the time."""
+"""Workers up to which one process has them all: with all else it holds its lock for 0.95 of 8.5 core-ms a MB, so from
+nine cores on it would be the limit."""
 
 _HERE = 2
 """Workers that stay in this process beside others: it reads, cuts and writes as well."""
 
 _A_PROCESS = 8
 
-_LEAST_BYTES = 4 << 30
-"""Text from which others are worth the 1.3 s that they take to begin: as much as one encodes in 4 s."""
+_LEAST_BYTES = 2 << 30
+"""Text from which others are worth the 1.3 s that they take to begin. One process would hold its lock for 2 s of this
+text, and for 0.17 s more for each encoder that its threads need."""
 
 _PATIENCE_SECONDS = 5.0
 """For a process whose socket has closed to end."""
@@ -49,10 +51,6 @@ import json, runpy, sys
 sys.path[:] = json.loads(sys.argv.pop(1))
 runpy.run_module("tokenriver.building.lane_process", run_name="__main__", alter_sys=True)
 """
-
-
-class LanesLostError(TokenRiverError):
-    """A process that encoded for the build ended before it was done."""
 
 
 def share_of_processes(workers: int, text_bytes: int) -> tuple[int, list[int]]:
@@ -129,7 +127,7 @@ class Lanes:
             in_order(lanes.encode, raw, workers=…, begin=lanes.enter, end=lanes.leave)
 
     `words` says how other processes make each of the encoders; None where they cannot. Raises, in `encode`, what
-    `encode_block` raises, and LanesLostError.
+    `encode_block` raises, and ClusterError.
     """
 
     def __init__(
@@ -211,8 +209,8 @@ class Lanes:
             answer: Any = receive(lane)[0]
         except (EOFError, OSError) as error:
             if self._leaving:
-                raise LanesLostError("the build is being stopped") from error
-            raise LanesLostError(
+                raise ClusterError("the build is being stopped") from error
+            raise ClusterError(
                 f"a process that encoded for this build {process.fate()}: perhaps there was not memory enough; build "
                 "again (it goes on where it stopped), with fewer --workers"
             ) from error
