@@ -36,7 +36,8 @@ _MOST_GROWTH = 10
 since the encoder was made, a larger process has other reasons."""
 
 _WORTH_ANOTHER = 64 << 20
-"""Bytes of text for which threads waited after which another encoder is made: making one takes as long (0.2 s)."""
+"""Bytes of text for which threads waited after which a second encoder is made (making one takes as long, 0.2 s); each
+further one takes as many more, so that short builds on many cores make few."""
 
 _BLIND_BYTES = 512 << 20
 """Bytes of text after which it is replaced where the process cannot tell its size."""
@@ -91,7 +92,7 @@ class FastEncoder:
         with self._returned:
             if not self._idle:
                 self._waited_bytes += n_bytes
-                if self._waited_bytes < _WORTH_ANOTHER:
+                if self._waited_bytes < _WORTH_ANOTHER * self.n_encoders:
                     self._returned.wait_for(lambda: self._idle)
             if self._idle:
                 encoder = self._idle.pop()
