@@ -81,14 +81,14 @@ def test_a_recipe_to_a_store_gives_the_bytes_of_a_local_one(
 
 KILL = """
 import os, signal
-from tokenriver.building import uploads
-original, calls = uploads.ShardUploads._upload, [0]
-def upload(self, shard, index):
+from tokenriver.resuming import uploads
+original, calls = uploads.Uploads._upload, [0]
+def upload(self, files):
     calls[0] += 1
-    original(self, shard, index)
+    original(self, files)
     if calls[0] == 3:
         os.kill(os.getpid(), signal.SIGKILL)
-uploads.ShardUploads._upload = upload
+uploads.Uploads._upload = upload
 """
 
 
