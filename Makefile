@@ -10,7 +10,7 @@ quickstart: $(VENV)/.core
 	@$(BIN)/python examples/quickstart.py
 
 test: check
-	@$(BIN)/python -m pytest -q -n 2 --dist loadgroup
+	@$(BIN)/python -m pytest -q -n 2 --dist loadfile
 
 check: $(VENV)/.dev
 	@$(BIN)/ruff format --check .

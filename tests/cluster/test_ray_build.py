@@ -27,7 +27,7 @@ from tokenriver.corpus.sources import SourceOptions
 from tokenriver.errors import ClusterError, CorpusError
 from tokenriver.golfing.select import select_golf
 
-pytestmark = [pytest.mark.slow, pytest.mark.xdist_group("ray"), pytest.mark.usefixtures("ray_cluster")]
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("ray_cluster")]
 
 RULES = ["hash:0.3", "column", "first-docs:70", "first-tokens:3000", "first-files:1", "first-shard", "train"]
 
