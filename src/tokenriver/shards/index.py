@@ -40,8 +40,9 @@ __all__ = [
 INDEX_SUFFIX = ".index"
 INDEX_DTYPE = np.dtype("<u8")
 
-_PIECE_BYTES = 256 << 10
-"""Ids compared in one step: they and what is made of them stay in the core's own cache."""
+_PIECE_BYTES = 2 << 20
+"""Ids compared in one step. What would stay in a core's own cache (256 KiB) is done so soon that two threads only hand
+the interpreter's lock to each other: 78 ms for 100 M ids instead of 36."""
 
 
 @dataclass(frozen=True, slots=True)
