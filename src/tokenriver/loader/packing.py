@@ -57,7 +57,7 @@ def best_fit_rows(lengths: NDArray[np.int64], *, seq_len: int) -> WindowRows:
     short = np.flatnonzero(lengths <= room)
     n_full, rest, tail, head, opened, counts = _cut(lengths, long, room)
     n_bits = len(lengths).bit_length()
-    by_length = _joined_sort(room - lengths[short], short, n_bits)
+    by_length = _joined_sort(room - lengths[short], short, n_bits, own=True)
     by_length &= (1 << n_bits) - 1
     steps, n_new = pack_equal_lengths(counts, room, opened=np.bincount(opened, minlength=room + 1).tolist())
     n_bins = len(opened) + n_new
@@ -77,7 +77,7 @@ def best_fit_rows(lengths: NDArray[np.int64], *, seq_len: int) -> WindowRows:
     # A row's key: where it stands, then full rows (0), the shared row (1), full rows of its second document (2).
     place = np.concatenate([3 * leader[full_of] + np.where(is_head[full_of], 2, 0), 3 * opener + 1])
     n_rows = len(place)
-    order = _joined_sort(place, np.arange(n_rows), n_rows.bit_length())
+    order = _joined_sort(place, np.arange(n_rows), n_rows.bit_length(), own=True)
     order &= (1 << n_rows.bit_length()) - 1
     ranked = np.empty(n_rows, np.int64)
     ranked[order] = np.arange(n_rows)
@@ -93,6 +93,8 @@ def best_fit_rows(lengths: NDArray[np.int64], *, seq_len: int) -> WindowRows:
     whole[n_cut + len(by_length) :] = n + 1
     n_bits = (n + 1).bit_length()
     document = _joined_sort(row, whole, n_bits)
+    # Fresh memory costs as much as filling it, so what is not needed any more takes what comes.
+    sorted_row = np.right_shift(document, n_bits, out=whole)
     document &= (1 << n_bits) - 1
     document -= 1
     bounds = np.zeros(n_rows + 1, np.int64)
@@ -109,7 +111,7 @@ def best_fit_rows(lengths: NDArray[np.int64], *, seq_len: int) -> WindowRows:
     document[at], size[at] = long[heads], rest[heads]
     slot = np.cumsum(size)
     slot -= size
-    slot -= np.repeat(slot[bounds[:-1]], np.diff(bounds))
+    slot -= np.take(slot[bounds[:-1]], sorted_row, out=row, mode="clip")
     return WindowRows(bounds, document, offset, size, slot)
 
 
@@ -136,10 +138,12 @@ def _cut(
     return n_full, rest, tail, head, opened, counts
 
 
-def _joined_sort(keys: NDArray[np.int64], values: NDArray[np.int64], bits: int) -> NDArray[np.int64]:
+def _joined_sort(
+    keys: NDArray[np.int64], values: NDArray[np.int64], bits: int, *, own: bool = False
+) -> NDArray[np.int64]:
     """Keys, each with its value below 2^bits in the low bits, ascending: NumPy sorts numbers eight times as fast as it
-    finds their order."""
-    joined = keys << bits
+    finds their order. In the memory of the keys, where they are nobody else's (`own`)."""
+    joined = np.left_shift(keys, bits, out=keys if own else None)
     joined |= values
     joined.sort()
     return joined
