@@ -7,6 +7,7 @@ import signal
 from typing import TYPE_CHECKING
 
 import pytest
+from hypothesis import settings
 from shared_folder import SHARED
 
 if TYPE_CHECKING:
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from s3_server import Bucket, S3Server
+
+settings.register_profile("tokenriver", deadline=None)  # a busy machine is no failure
+settings.load_profile("tokenriver")
 
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
     # A shell starts what it runs in the background so, and commands that the tests start would never be interrupted.
@@ -29,6 +33,13 @@ def shared() -> Path:
             pytest.fail(f"{message}, and CI=true demands it")
         pytest.skip(message)
     return SHARED
+
+
+@pytest.fixture
+def staging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Staging directories of the test's own, all below this one."""
+    monkeypatch.setenv("TOKENRIVER_STAGING", str(tmp_path / "staging"))
+    return tmp_path / "staging"
 
 
 @pytest.fixture(scope="session")

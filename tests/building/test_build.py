@@ -85,7 +85,7 @@ def test_the_last_shard_is_partial_and_that_is_no_failure(tmp_path):
     assert sorted(p.stat().st_size for p in tmp_path.glob("*.bin")) == [1124, 1224, 1224]
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     workers=st.sampled_from([1, 2, 8]),
     block=st.sampled_from([1, 300, 5000, 1 << 20]),

@@ -40,11 +40,7 @@ LAYOUTS: dict[str, dict[str, Any]] = {
 TOKENS = LAYOUTS["tokens"]
 
 
-@pytest.fixture(autouse=True)
-def staging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Staging directories of the test's own."""
-    monkeypatch.setenv(STAGING_VARIABLE, str(tmp_path / "staging"))
-    return tmp_path / "staging"
+pytestmark = pytest.mark.usefixtures("staging")
 
 
 @pytest.fixture

@@ -16,7 +16,6 @@ from s3_server import Fault
 import tokenriver
 from tokenriver.errors import CorpusError, IntegrityError, StorageError
 from tokenriver.resuming import swap
-from tokenriver.storage.directory import STAGING_VARIABLE
 
 if TYPE_CHECKING:
     from s3_server import Bucket
@@ -24,11 +23,7 @@ if TYPE_CHECKING:
 LAYOUTS = ["tokens", "llmc", "golf"]
 
 
-@pytest.fixture(autouse=True)
-def staging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Staging directories of the test's own."""
-    monkeypatch.setenv(STAGING_VARIABLE, str(tmp_path / "staging"))
-    return tmp_path / "staging"
+pytestmark = pytest.mark.usefixtures("staging")
 
 
 @pytest.fixture

@@ -90,7 +90,7 @@ def planned(cutting, lengths, sides, ends):
 
 
 @given(cases())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 def test_chunks_of_any_size_give_the_shards_of_one_machine(case):
     cutting, lengths, sides, ends = case
     expected = cut_at_once(cutting, lengths, sides)
@@ -102,7 +102,7 @@ def test_chunks_of_any_size_give_the_shards_of_one_machine(case):
 
 
 @given(cases())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_totals_say_what_the_lengths_would_say(case):
     cutting, lengths, sides, _ = case
     if sides is not None:

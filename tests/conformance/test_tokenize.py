@@ -161,7 +161,7 @@ TEXTS = st.lists(st.lists(PIECES, max_size=8).map("".join), min_size=1, max_size
 def test_ids_equal_the_references_on_generated_unicode(shared, name):  # noqa: ARG001
     tokenizer = load(name)
 
-    @settings(max_examples=60, deadline=None, suppress_health_check=list(HealthCheck))
+    @settings(max_examples=60, suppress_health_check=list(HealthCheck))
     @given(TEXTS)
     def ids_are_equal(texts):
         fast, reference = tokenizer.encode_batch(texts), tokenizer.reference_encode_batch(texts)

@@ -80,7 +80,7 @@ def test_strip_takes_white_space_as_python_does(tmp_path):
     assert texts(find_sources([tmp_path], options), options) == ["x y", "\u200bz"]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     pieces=st.lists(st.sampled_from(["a", "\n", "\n\n", "bc", "\n\n\n"]), max_size=12), block_bytes=st.integers(1, 9)
 )
@@ -98,7 +98,7 @@ def test_kept_separators_give_what_splitting_and_putting_back_gives(tmp_path_fac
 ROWS = [" \n", " = A = \n", "x\n", " = = A.1 = = \n", "y\n", " = B = \n", " = C = \n", "z\n", "", "z\n"]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(picks=st.lists(st.sampled_from(ROWS), max_size=30), block_bytes=st.integers(1, 60), group=st.integers(1, 9))
 def test_rows_are_joined_alike_in_any_blocks_and_from_any_border(tmp_path_factory, picks, block_bytes, group):
     path = tmp_path_factory.mktemp("p") / "p.parquet"

@@ -24,7 +24,6 @@ from tokenriver.corpus.manifest import CORPUS_MANIFEST, read_corpus_manifest
 from tokenriver.corpus.shards import verify_corpus, write_corpus
 from tokenriver.corpus.sources import SourceOptions
 from tokenriver.errors import CorpusError, ResumeError, StorageError, UsageError
-from tokenriver.storage.directory import STAGING_VARIABLE
 from tokenriver.storage.paths import to_path
 
 if TYPE_CHECKING:
@@ -37,11 +36,7 @@ if TYPE_CHECKING:
 WORDS: dict[str, Any] = {"name": "c", "shard_bytes": 4000, "split": "hash:0.2"}
 
 
-@pytest.fixture(autouse=True)
-def staging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Staging directories of the test's own."""
-    monkeypatch.setenv(STAGING_VARIABLE, str(tmp_path / "staging"))
-    return tmp_path / "staging"
+pytestmark = pytest.mark.usefixtures("staging")
 
 
 @pytest.fixture

@@ -128,7 +128,7 @@ def test_a_place_names_file_line_and_byte(mixed: Path) -> None:
                 assert "row" in where
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30, deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=30)
 @given(
     texts=st.lists(st.text(max_size=30), max_size=12),
     block_bytes=st.integers(1, 200),

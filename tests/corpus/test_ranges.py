@@ -49,7 +49,7 @@ def check(folder, options, range_bytes):
     final=st.booleans(),
     bom=st.booleans(),
 )
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_lines_are_in_one_range_each(tmp_path_factory, lines, range_bytes, final, bom):
     folder = tmp_path_factory.mktemp("in")
     raw = b"\n".join(json.dumps({"text": line}, ensure_ascii=False).encode() for line in lines)
@@ -63,7 +63,7 @@ def test_lines_are_in_one_range_each(tmp_path_factory, lines, range_bytes, final
     separator=st.sampled_from(["<->", "ab", "\n\n", "-", "aba"]),
     range_bytes=st.integers(1, 60),
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_texts_are_in_one_range_each_whatever_separates_them(tmp_path_factory, pieces, separator, range_bytes):
     folder = tmp_path_factory.mktemp("in")
     (folder / "a.txt").write_bytes(separator.join(pieces).encode())

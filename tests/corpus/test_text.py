@@ -49,7 +49,7 @@ def test_a_separator_at_the_end_opens_no_further_document(write) -> None:
     assert read_texts(write(b"a<|>b<|>\n"), document_separator="<|>", keep_empty=True) == [b"a", b"b", b"\n"]
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     data=st.text("ab\n", max_size=40),
     separator=st.sampled_from(["\n", "\n\n", "aba", "ab", "aab"]),

@@ -49,7 +49,7 @@ def any_examples(draw: st.DrawFn) -> list[EvalExample]:
     return found
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(any_examples())
 def test_version_2_gives_back_any_examples(tmp_path_factory: pytest.TempPathFactory, given_: list[EvalExample]) -> None:
     path = tmp_path_factory.mktemp("evals") / "x.bin"
@@ -202,7 +202,7 @@ def test_more_examples_than_version_1_can_count_open_in_version_2(tmp_path: Path
     assert plain(opened[69_999]) == plain(one)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(st.integers(1, 2), st.integers(0, 400), st.integers(0, 255))
 def test_a_changed_byte_is_refused_or_read_but_never_crashes(
     tmp_path_factory: pytest.TempPathFactory, version: int, at: int, value: int

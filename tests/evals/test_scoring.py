@@ -46,7 +46,7 @@ def by_hand(losses: np.ndarray, batch: EvalBatch) -> dict[str, int]:
     return correct
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 10_000), batch_size=st.sampled_from([4, 11, 64]))
 def test_scores_equal_an_independent_computation(path: Path, seed: int, batch_size: int) -> None:
     rng = np.random.default_rng(seed)

@@ -27,7 +27,6 @@ from tokenriver.hub.download import download
 from tokenriver.hub.publish import publish
 from tokenriver.shards.verify import verify
 from tokenriver.storage import uploading
-from tokenriver.storage.directory import STAGING_VARIABLE
 
 if TYPE_CHECKING:
     from local_hub import LocalHub
@@ -38,10 +37,7 @@ TOKENS = "tokens/toy/tales"
 SHARDS = [f"{TOKENS}/{name}" for name in ("train-00000.bin", "train-00001.bin", "val-00000.bin")]
 
 
-@pytest.fixture(autouse=True)
-def staging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv(STAGING_VARIABLE, str(tmp_path / "staging"))
-    return tmp_path / "staging"
+pytestmark = pytest.mark.usefixtures("staging")
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 WEIGHTS = st.lists(st.integers(0, 40), min_size=1, max_size=6)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(data=st.data(), n=st.integers(1, 6))
 def test_after_any_row_each_source_is_within_one_row_of_its_share(data: st.DataObject, n: int) -> None:
     weights = st.lists(st.integers(0, 40), min_size=n, max_size=n).filter(any)
@@ -43,7 +43,7 @@ def test_after_any_row_each_source_is_within_one_row_of_its_share(data: st.DataO
     assert schedule.counts(first) == [dealt[:first].count(i) for i in range(n)]
 
 
-@settings(deadline=None, max_examples=80)
+@settings(max_examples=80)
 @given(data=st.data(), n=st.integers(1, 4), stop=st.booleans())
 def test_a_source_that_is_used_up_gives_no_more(data: st.DataObject, n: int, stop: bool) -> None:
     weights = data.draw(st.lists(st.integers(1, 9), min_size=n, max_size=n))

@@ -100,13 +100,13 @@ BIG_FIRST = [90172032, 35942682, 82877910, 30623848]
 HUGE_FIRST = [353390945411043, 907744853005241, 343131379927912, 302260430435333]
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(n=st.integers(1, 5000), seed=st.integers(0, 2**64 - 1), epoch=st.integers(0, 2**64 - 1))
 def test_every_epoch_is_a_bijection(n: int, seed: int, epoch: int) -> None:
     assert np.array_equal(np.sort(whole(n, seed=seed, epoch=epoch)), np.arange(n))
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(n=st.integers(1, 2**55), data=st.data())
 def test_any_part_equals_the_same_part_of_a_longer_run(n: int, data: st.DataObject) -> None:
     start = data.draw(st.integers(0, n - 1))

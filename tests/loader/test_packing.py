@@ -33,7 +33,7 @@ def open_loader(paths: list[Path], position: str | None, **words: Any) -> TrainL
     return TrainLoader(paths, **{"batch_size": 1, "seq_len": T, "epochs": 1, "drop_last": False, **known, **words})
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(lengths=LENGTHS, seq_len=st.integers(1, 12))
 @example(lengths=[8], seq_len=7)
 @example(lengths=[9], seq_len=7)
@@ -56,7 +56,7 @@ def test_best_fit_places_every_token_once_and_cuts_only_long_documents(lengths: 
         assert (np.diff(its) == 1).all()
 
 
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 @given(lengths=LENGTHS, max_doc_len=st.none() | st.integers(1, 12))
 def test_bos_aligned_rows_follow_the_documents_one_by_one(lengths: list[int], max_doc_len: int | None) -> None:
     rows = bos_aligned_rows(np.array(lengths), seq_len=T, max_doc_len=max_doc_len)
@@ -74,7 +74,7 @@ def test_bos_aligned_rows_follow_the_documents_one_by_one(lengths: list[int], ma
 
 
 @given(lengths=st.lists(st.integers(1, T + 1), min_size=1, max_size=60))
-@settings(deadline=None, max_examples=200)
+@settings(max_examples=200)
 def test_whole_documents_go_to_the_least_room_that_is_enough_and_there_to_the_row_that_waited_longest(
     lengths: list[int],
 ) -> None:
@@ -112,7 +112,7 @@ def test_the_rows_of_given_documents_never_change() -> None:
         assert digest.hexdigest() == expected
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     lengths=LENGTHS,
     mode=st.sampled_from(MODES),
@@ -245,7 +245,7 @@ def test_epochs_shuffle_the_documents_anew_and_sequential_ones_do_not(tmp_path: 
     assert sequential.batch_at(0).inputs[0, :5].tolist() == [0, 2, 3, 4, 5]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(lengths=LENGTHS, position=st.sampled_from(["before", "after", None]), rows=st.integers(1, 3))
 def test_concat_marks_the_borders_of_the_flat_stream(
     tmp_path_factory: pytest.TempPathFactory, lengths: list[int], position: str | None, rows: int

@@ -121,6 +121,14 @@ def test_a_manifest_that_cannot_be_trusted_is_refused(tmp_path: Path, text: str,
         found(tmp_path)
 
 
+def opened(link: Path) -> str:
+    """The file that a descriptor is of; "" for one that another thread has closed meanwhile."""
+    try:
+        return str(link.readlink())
+    except FileNotFoundError:
+        return ""
+
+
 def test_ten_thousand_shards_open_in_a_second_and_few_descriptors_stay_open(tmp_path: Path) -> None:
     raw = shard(tmp_path / "x_0.bin", 64).read_bytes()
     for k in range(10_000):
@@ -136,5 +144,5 @@ def test_ten_thousand_shards_open_in_a_second_and_few_descriptors_stay_open(tmp_
     assert all(batch.inputs.max() < 64 for batch in islice(loader, 8))
     descriptors = Path("/proc/self/fd")
     if descriptors.exists():
-        assert sum(str(link.resolve()).startswith(str(tmp_path)) for link in descriptors.iterdir()) <= 128
+        assert sum(opened(link).startswith(str(tmp_path)) for link in descriptors.iterdir()) <= 128
     loader.close()

@@ -44,7 +44,7 @@ def test_the_state_is_nine_values_without_rank_and_a_new_dict_each_time(data_set
     assert len(json.dumps(states[0])) < 1024
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     runs=st.lists(st.integers(0, 25), min_size=1, max_size=6),
     order=st.sampled_from(["shuffled", "sequential"]),

@@ -32,7 +32,7 @@ def global_rows(loaders: list[TrainLoader]) -> list[np.ndarray]:
     return [np.concatenate(step) for step in zip(*parts, strict=True)]
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     sizes=st.lists(st.integers(0, 80), min_size=1, max_size=6),
     seq_len=st.integers(1, 9),
@@ -167,7 +167,7 @@ def test_the_last_partial_batch_is_padded_and_masked_on_request(data_set: DataSe
         assert loaders[0].ledger()["padding"] == 6 * 7
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(n=st.integers(20, 400), seq_len=st.integers(1, 9), rows=st.integers(1, 2), drop_last=st.booleans())
 def test_the_ledger_accounts_for_every_token(
     tmp_path_factory: pytest.TempPathFactory, n: int, seq_len: int, rows: int, drop_last: bool

@@ -21,7 +21,6 @@ import tokenriver
 from tokenriver.cli import main
 from tokenriver.recipes.engine import prepare_recipe, run_recipe
 from tokenriver.recipes.options import RecipeOptions
-from tokenriver.storage.directory import STAGING_VARIABLE
 
 if TYPE_CHECKING:
     from local_hub import LocalHub
@@ -31,10 +30,7 @@ FINEWEB = "HuggingFaceFW/fineweb"
 needs_documents = pytest.mark.skipif(not DOCS.is_dir(), reason="../shared is not beside this checkout")
 
 
-@pytest.fixture(autouse=True)
-def staging(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv(STAGING_VARIABLE, str(tmp_path / "staging"))
-    return tmp_path / "staging"
+pytestmark = pytest.mark.usefixtures("staging")
 
 
 def rows(n: int, start: int) -> list[dict[str, str]]:

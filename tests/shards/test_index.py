@@ -34,7 +34,7 @@ def naive_ends(ids: list[int], position: str) -> list[int]:
     return ends if not ids or (ends and ends[-1] == len(ids)) else [*ends, len(ids)]
 
 
-@settings(deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(
     ids=st.lists(st.sampled_from([SEPARATOR, 1, 2, 65535]), max_size=60),
     position=st.sampled_from(["before", "after"]),
