@@ -52,10 +52,12 @@ def of_shards(hub: LocalHub, method: str) -> list[Request]:
 
 def assert_streams_as(local: Path, url: str, **options: Any) -> None:
     here, there = TrainLoader(local, **OPTIONS, **options), TrainLoader(url, cache_limit=0, **OPTIONS, **options)
-    assert there.fingerprint == here.fingerprint
-    for one, other in zip(here, there, strict=True):
-        assert np.array_equal(one.inputs, other.inputs)
-    there.close()
+    try:
+        assert there.fingerprint == here.fingerprint
+        for one, other in zip(here, there, strict=True):
+            assert np.array_equal(one.inputs, other.inputs)
+    finally:
+        there.close()  # or its threads would go on through the tests behind this one
 
 
 @pytest.mark.parametrize("order", ["sequential", "shuffled"])
@@ -83,7 +85,8 @@ def test_a_repository_is_streamed_through_the_cache_at_a_revision(local: Path, h
     "fault", [Fault(status=503), Fault(status=403), Fault(cut=10), Fault(reset=10), Fault(ignore_range=True)]
 )
 def test_a_hub_that_fails_is_asked_again(local: Path, hub: LocalHub, fault: Fault) -> None:
-    hub.fail("train-00001.bin", *[fault] * 3)
+    # The Hub's own client takes a whole body for a range: one such answer meets the signed reads, which do not.
+    hub.fail("train-00001.bin", *[fault] * (1 if fault.ignore_range else 3))
     assert_streams_as(local, URL, order="shuffled")
 
 
