@@ -89,5 +89,5 @@ def _outdated(answer: Answer) -> bool:
 
 def _passing(failure: Exception) -> bool:
     if isinstance(failure, RefusedError):
-        return failure.status == 404 or failure.status >= 500 or failure.status in (408, 425, 429)
+        return failure.status == 404 or failure.status >= 500 or failure.status in (200, 206, 408, 425, 429)
     return may_pass(failure) and "Certificate" not in type(failure).__name__ and "SSL" not in type(failure).__name__
