@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from typing import TYPE_CHECKING, Any, Unpack
 
 from tokenriver.building.choices import (
@@ -48,12 +49,14 @@ def build(
     """
     words: list[Any] = [inputs] if isinstance(inputs, (str, os.PathLike)) or is_remote(inputs) else list(inputs)
     chosen = BuildOptions.from_words(options)
-    job = Job.prepare(find_origin(words), tokenizer, to_path(out), chosen, dataset=data_set_name(words, chosen))
+    origin, dataset = find_origin(words), data_set_name(words, chosen)
+    prepare = partial(Job.prepare, origin, tokenizer, to_path(out), chosen, dataset=dataset)
     if chosen.engine == "ray":
-        from tokenriver.building.ray_engine.run import run_on_ray
+        from tokenriver.building.ray_engine.run import run_on_ray, workers_getting_ready
 
-        return run_on_ray(job, progress=progress)
-    return run_jobs([job], progress=progress)[0]
+        with workers_getting_ready(tokenizer, chosen):
+            return run_on_ray(prepare(), progress=progress)
+    return run_jobs([prepare()], progress=progress)[0]
 
 
 def build_together(

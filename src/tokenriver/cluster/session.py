@@ -16,11 +16,12 @@ from tokenriver.cluster.shared import not_shared, place_probe, probe_problem
 from tokenriver.errors import ClusterError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
-__all__ = ["Session", "open_session"]
+__all__ = ["Session", "is_connected", "open_session"]
 
 _ANSWER_SECONDS = 10.0
+_MOST_BEFOREHAND = 256
 _LOOK_SECONDS = 10.0
 """How long a node looks for the probe: a network file system may show a new file a few seconds late."""
 
@@ -62,9 +63,30 @@ class Session:
                 raise ClusterError(not_shared(folder, node, problem))
         return probe
 
+    @contextmanager
+    def beforehand(self, function: Callable[..., None], *arguments: Any, most: int | None) -> Iterator[None]:
+        """Let every CPU (`most` at most) call `function` once, meanwhile; those not begun when that fails never are.
+
+        Begun so, new worker processes are up and have imported what they need when the first task comes.
+        """
+        n = min(self.cpus, most or _MOST_BEFOREHAND, _MOST_BEFOREHAND)
+        remote = self.ray.remote(function).options(num_cpus=1, max_retries=0)
+        asked = [remote.remote(*arguments) for _ in range(n)]
+        try:
+            yield
+        except BaseException:
+            for ref in asked:
+                self.ray.cancel(ref)
+            raise
+
 
 def _look(folder: Path, probe: str, patience: float) -> str | None:
     return probe_problem(folder, probe, patience=patience)
+
+
+def is_connected() -> bool:
+    """Whether the caller has a connection already, which `open_session` will use."""
+    return bool(_import_ray().is_initialized())
 
 
 @contextmanager

@@ -5,6 +5,8 @@ from __future__ import annotations
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from tokenriver.errors import TokenizerError
 
 if TYPE_CHECKING:
@@ -24,18 +26,21 @@ BYTE_TO_CHAR = _byte_to_char()
 CHAR_TO_BYTE = {c: b for b, c in enumerate(BYTE_TO_CHAR)}
 
 
-_TO_LATIN_1 = dict.fromkeys(range(256), 65535) | {ord(c): b for c, b in CHAR_TO_BYTE.items()}
-"""Each character to the one of its byte; what stands for no byte to one that Latin-1 lacks."""
+_CODE_POINTS = 0x144
+"""Below this one lie all of those characters."""
+
+_TO_BYTE = np.zeros(_CODE_POINTS, np.uint8)
+_TO_BYTE[[ord(c) for c in CHAR_TO_BYTE]] = list(CHAR_TO_BYTE.values())
+_STANDS_FOR_ONE = np.array([chr(c) in CHAR_TO_BYTE for c in range(_CODE_POINTS)])
 
 
 def bytes_of_all(pieces: Sequence[str]) -> list[bytes]:
     """`bytes_of` for a vocabulary: all pieces at once, since a file has hundreds of thousands."""
-    try:
-        joined = "".join(pieces).translate(_TO_LATIN_1).encode("latin-1")
-    except UnicodeEncodeError:
+    points = np.frombuffer("".join(pieces).encode("utf-32-le", "surrogatepass"), "<u4")
+    if (points >= _CODE_POINTS).any() or not _STANDS_FOR_ONE[points].all():
         return [bytes_of(piece) for piece in pieces]  # it names the piece
-    bounds = accumulate(map(len, pieces), initial=0)
-    return [joined[a:b] for a, b in pairwise(bounds)]
+    joined = _TO_BYTE[points].tobytes()
+    return [joined[a:b] for a, b in pairwise(accumulate(map(len, pieces), initial=0))]
 
 
 def bytes_of(piece: str) -> bytes:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import socket
 from collections import Counter
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tokenriver.shards.header import Variant
     from tokenriver.tokenizers.base import Backend, Tokenizer
 
-__all__ = ["EncodeJob", "SegmentFacts", "TokenizerWord", "encode_range", "hash_file"]
+__all__ = ["EncodeJob", "SegmentFacts", "TokenizerWord", "encode_range", "hash_file", "load_ahead"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,21 +145,34 @@ def hash_file(
     return facts
 
 
-_loaded: dict[TokenizerWord, Any] = {}
+_loaded: dict[tuple[str, Backend, str | int | None], Tokenizer] = {}
 """The tokenizer that this worker has loaded, for the next task: loading takes as long as encoding 30 MB."""
+
+
+def load_ahead(word: str, backend: Backend, separator: str | int | None) -> None:
+    """Load a tokenizer for the tasks to come. What goes wrong is told by the driver, or by the task that needs it."""
+    with suppress(TokenRiverError, OSError):
+        _load(word, backend, separator)
+
+
+def _load(word: str, backend: Backend, separator: str | int | None) -> Tokenizer:
+    key = word, backend, separator
+    if key not in _loaded:
+        _loaded.clear()
+        _loaded[key] = load_tokenizer(word, backend=backend, separator=separator)
+    return _loaded[key]
 
 
 def _tokenizer(wanted: TokenizerWord) -> Tokenizer:
     if wanted.itself is not None:
         return wanted.itself
-    if wanted not in _loaded:
+    tokenizer = _load(wanted.word, wanted.backend, wanted.separator)
+    if tokenizer.sha256 != wanted.sha256:  # or the file has become another since
         _loaded.clear()
-        tokenizer = load_tokenizer(wanted.word, backend=wanted.backend, separator=wanted.separator)
-        if tokenizer.sha256 != wanted.sha256:
-            raise TokenizerError(
-                f"{wanted.word}: on node {socket.gethostname()} its SHA-256 is {tokenizer.sha256}, where the build "
-                f"began {wanted.sha256}; give a path that is the same file on every node"
-            )
-        _loaded[wanted] = tokenizer
-    found: Tokenizer = _loaded[wanted]
-    return found
+        tokenizer = _load(wanted.word, wanted.backend, wanted.separator)
+    if tokenizer.sha256 != wanted.sha256:
+        raise TokenizerError(
+            f"{wanted.word}: on node {socket.gethostname()} its SHA-256 is {tokenizer.sha256}, where the build "
+            f"began {wanted.sha256}; give a path that is the same file on every node"
+        )
+    return tokenizer

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 from collections import Counter
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain
@@ -18,11 +19,11 @@ from tokenriver.building.counts import BuildCounts
 from tokenriver.building.pipeline import default_workers
 from tokenriver.building.ray_engine.build_log import BuildLog
 from tokenriver.building.ray_engine.driver import Driver
-from tokenriver.building.ray_engine.encode_task import EncodeJob, TokenizerWord
+from tokenriver.building.ray_engine.encode_task import EncodeJob, TokenizerWord, load_ahead
 from tokenriver.building.ray_engine.shard_task import ShardJob
 from tokenriver.cluster.engines import check_rereadable
 from tokenriver.cluster.pool import TaskPool
-from tokenriver.cluster.session import open_session
+from tokenriver.cluster.session import is_connected, open_session
 from tokenriver.cluster.shared import PARTS
 from tokenriver.corpus.inputs import InputFacts, check_known
 from tokenriver.corpus.ranges import cut_ranges, range_bytes
@@ -31,17 +32,22 @@ from tokenriver.errors import TokenRiverError, UsageError
 from tokenriver.resuming.journal import refuse_changes
 from tokenriver.resuming.uploads import Uploads
 from tokenriver.shards.index import index_path
+from tokenriver.storage.paths import is_remote
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from tokenriver.building.job import Job
+    from tokenriver.building.options import BuildOptions
     from tokenriver.building.ray_engine.build_log import Complete
     from tokenriver.building.summary import BuildSummary
     from tokenriver.building.target import Target
     from tokenriver.cluster.session import Session
     from tokenriver.corpus.progress import ProgressSink
     from tokenriver.shards.manifest import ManifestFile
+    from tokenriver.tokenizers.base import Tokenizer
 
-__all__ = ["run_on_ray"]
+__all__ = ["run_on_ray", "workers_getting_ready"]
 
 _UPLOADS = 4
 """Shards that travel to an object store at the same time."""
@@ -57,6 +63,25 @@ class _Made:
     files: list[ManifestFile]
     counts: BuildCounts
     source_documents: Counter[int]
+
+
+@contextmanager
+def workers_getting_ready(tokenizer: str | os.PathLike[str] | Tokenizer, options: BuildOptions) -> Iterator[None]:
+    """While the driver loads the tokenizer, the workers of a cluster that runs begin, import, and load theirs.
+
+    Nothing for a cluster that is yet to be started, which only a build that can be done is worth.
+    """
+    word = str(tokenizer) if is_remote(tokenizer) else tokenizer
+    if not isinstance(word, (str, os.PathLike)) or (options.ray_address is None and not is_connected()):
+        yield
+        return
+    with (
+        open_session(options.ray_address, cpus=options.workers or default_workers()) as session,
+        session.beforehand(
+            load_ahead, _absolute(os.fspath(word)), options.backend, options.separator, most=options.workers
+        ),
+    ):
+        yield
 
 
 def run_on_ray(job: Job, *, progress: ProgressSink | None) -> BuildSummary:
