@@ -1,4 +1,4 @@
-"""Compressed files read before their turn: the same segments in the same order, in bounded memory."""
+"""Compressed and Parquet files read before their turn: the same segments in the same order, in bounded memory."""
 
 from __future__ import annotations
 
@@ -7,16 +7,19 @@ import hashlib
 import threading
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import zstandard
 
-from tokenriver.corpus import ahead
+from tokenriver.corpus import ahead, parquet
 from tokenriver.corpus.ahead import FilesAhead, files_ahead
 from tokenriver.corpus.documents import Position, SourceOptions, find_sources, parse_block, read_blocks
 from tokenriver.corpus.inputs import InputHasher
 from tokenriver.errors import CorpusError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 OPTIONS = SourceOptions()
@@ -110,13 +113,64 @@ def test_what_waits_is_bounded_and_the_file_whose_turn_it_is_goes_on(folder: Pat
 
     held: list[int] = []
 
-    def cut(_: int) -> list[Piece]:
-        return [Piece()] * 50
+    def parts(_: int) -> list[Callable[[], list[Piece]]]:
+        return [lambda: [Piece()] * 20, lambda: [Piece()] * 30]
 
-    files = FilesAhead(range(len(sources)), cut, n_files=3, n_bytes=100)  # type: ignore[arg-type]
+    files = FilesAhead(range(len(sources)), parts, n_threads=3, n_bytes=100)  # type: ignore[arg-type]
     for index in range(len(sources)):
         held += [files._held for _ in files.segments(index)]
     files.close()
     assert len(held) == 50 * len(sources)
     assert max(held) <= 110
+    assert threads() == []
+
+
+@pytest.fixture
+def tables(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Parquet files of 0 to 6 row groups of 4 rows, in parts of one or two groups; every third row begins a page."""
+    monkeypatch.setattr(parquet, "_PART_BYTES", 150)
+    folder = tmp_path / "tables"
+    folder.mkdir()
+    for i in range(7):
+        texts = [f"{'# ' if k % 3 == 0 else ''}table {i} row {k}" for k in range(4 * i)]
+        pq.write_table(pa.table({"text": pa.array(texts, pa.string())}), folder / f"{i}.parquet", row_group_size=4)
+    return folder
+
+
+@pytest.mark.parametrize("document_start", [None, "^# "])
+@pytest.mark.parametrize("block_bytes", [1, 100, 1 << 20])
+@pytest.mark.parametrize("budget", [0, 1 << 30])
+def test_many_workers_read_the_same_rows(
+    tables: Path, monkeypatch: pytest.MonkeyPatch, document_start: str | None, block_bytes: int, budget: int
+) -> None:
+    monkeypatch.setattr(ahead, "_BYTES_A_WORKER", budget)
+    options = SourceOptions(document_start=document_start)
+    sources = find_sources([tables])
+    assert len(parquet.parquet_parts(sources[6], 6, options, block_bytes=block_bytes)) > 2
+
+    def runs(workers: int, start: Position) -> list[tuple[Position, Position, list[bytes]]]:
+        blocks = read_blocks(sources, options, block_bytes=block_bytes, start=start, workers=workers)
+        return [(raw.start, raw.end, list(parse_block(raw, options).texts)) for raw in blocks]
+
+    whole = runs(1, Position(0, 0))
+    assert sum(len(texts) for _, _, texts in whole) == (
+        84 if document_start is None else sum(-(-4 * i // 3) for i in range(7))
+    )
+    assert runs(16, Position(0, 0)) == whole
+    middle = whole[len(whole) // 2][1]
+    assert runs(16, middle) == runs(1, middle) == whole[len(whole) // 2 + 1 :]
+    assert threads() == []
+
+
+def test_a_damaged_table_is_named_when_its_turn_comes_and_not_before(tables: Path) -> None:
+    (tables / "4.parquet").write_bytes((tables / "4.parquet").read_bytes()[:-1])
+    texts: list[bytes] = []
+
+    def read() -> None:
+        for raw in read_blocks(find_sources([tables]), OPTIONS, block_bytes=1, workers=16):
+            texts.extend(parse_block(raw, OPTIONS).texts)
+
+    with pytest.raises(CorpusError, match=r"4\.parquet: not a whole Parquet file"):
+        read()
+    assert texts[-1].endswith(b"table 3 row 11")
     assert threads() == []

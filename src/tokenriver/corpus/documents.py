@@ -31,7 +31,7 @@ from tokenriver.corpus.blocks import (
     join_documents,
 )
 from tokenriver.corpus.jsonl import cut_jsonl, parse_jsonl, record_fields
-from tokenriver.corpus.parquet import cut_parquet, parquet_columns, parse_parquet
+from tokenriver.corpus.parquet import cut_parquet, parquet_columns, parquet_parts, parse_parquet, whole_documents
 from tokenriver.corpus.sources import Source, SourceOptions, find_sources
 from tokenriver.corpus.streams import READ_BYTES, read_chunks, read_small
 from tokenriver.corpus.text import cut_text, parse_text
@@ -79,8 +79,8 @@ def read_blocks(
     `on_raw(source_index, chunk)` gets the bytes of each file as they are read, from its first one, and b"" at its
     end. A Parquet file is not read in order, so only its end is told; nothing is told of a plain file whose reading
     begins in the middle, nor of the sources before `start`: InputHasher (inputs.py) reads those apart. With more
-    `workers` that parse, compressed files are read ahead (ahead.py), and `on_raw` is called by several threads. Raises
-    CorpusError (damaged file, wrong column) and IntegrityError (a file that changes).
+    `workers` that parse, compressed and Parquet files are read ahead (ahead.py), and `on_raw` is called by several
+    threads. Raises CorpusError (damaged file, wrong column) and IntegrityError (a file that changes).
     """
     if block_bytes < 1:
         raise UsageError(f"block size {block_bytes}: give at least 1 byte")
@@ -92,13 +92,17 @@ def read_blocks(
             ahead = SmallAhead(sources, lambda source: _is_small(source, block_bytes))
             stack.callback(ahead.close)
             read = ahead.read
-        n_files, n_bytes = files_ahead(workers)
+        n_threads, n_bytes = files_ahead(workers)
         last = len(sources) if stop is None else stop.source_index
-        packed = range(start.source_index + (start.offset > 0), last) if n_files and on_source is None else ()
+        whole = range(start.source_index + (start.offset > 0), last) if n_threads and on_source is None else ()
         files = FilesAhead(
-            [i for i in packed if sources[i].compression and sources[i].remote is None],
-            lambda i: _cut(sources[i], i, options, 0, block_bytes, _tap(on_raw, i), read_small),
-            n_files=n_files,
+            [
+                i
+                for i in whole
+                if sources[i].remote is None and (sources[i].compression or sources[i].kind == "parquet")
+            ],
+            lambda i: _parts(sources[i], i, options, block_bytes, _tap(on_raw, i)),
+            n_threads=n_threads,
             n_bytes=n_bytes,
         )
         stack.callback(files.close)
@@ -107,6 +111,14 @@ def read_blocks(
 
 def _tap(on_raw: Callable[[int, bytes], None] | None, index: int) -> Callable[[bytes], None] | None:
     return None if on_raw is None else functools.partial(on_raw, index)
+
+
+def _parts(
+    source: Source, index: int, options: SourceOptions, block_bytes: int, tap: Callable[[bytes], None] | None
+) -> Sequence[Callable[[], Iterable[Segment]]]:
+    if source.kind == "parquet":
+        return parquet_parts(source, index, options, block_bytes=block_bytes)
+    return [lambda: _cut(source, index, options, 0, block_bytes, tap, read_small)]
 
 
 def _read_blocks(
@@ -143,11 +155,13 @@ def _read_blocks(
                     pending, size = [], 0
             continue
         tap = _tap(on_raw, index)
-        cut = (
-            files.segments(index)
-            if index in files.indices
-            else _cut(sources[index], index, options, offset, block_bytes, tap, read_small)
-        )
+        cut: Iterable[Segment]
+        if index not in files.indices:
+            cut = _cut(sources[index], index, options, offset, block_bytes, tap, read_small)
+        elif sources[index].kind == "parquet":
+            cut = whole_documents(files.segments(index), options)
+        else:
+            cut = files.segments(index)
         for segment in _clip(cut, limit):
             pending.append(segment)
             size += segment.n_bytes

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -15,13 +16,21 @@ from tokenriver.errors import CorpusError, StorageError
 from tokenriver.storage.reading import RemoteReader
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
     from tokenriver.corpus.sources import Source, SourceOptions
 
-__all__ = ["cut_parquet", "group_rows", "open_parquet", "parquet_columns", "parse_parquet"]
+__all__ = [
+    "cut_parquet",
+    "group_rows",
+    "open_parquet",
+    "parquet_columns",
+    "parquet_parts",
+    "parse_parquet",
+    "whole_documents",
+]
 
 _STORE_FAILURES = (StorageError, FileNotFoundError, PermissionError)
 
@@ -45,24 +54,71 @@ def cut_parquet(
     """Runs of rows from row `start`, of about `block_bytes` of decoded columns each; of whole documents where rows
     are joined (`document_start`).
     """
-    runs = _cut_rows(source, index, options, start, block_bytes)
-    return runs if options.document_start is None else _whole_documents(runs, options)
+    return whole_documents(_cut_rows(source, index, options, start, block_bytes), options)
+
+
+def parquet_parts(
+    source: Source, index: int, options: SourceOptions, *, block_bytes: int
+) -> list[Callable[[], Iterator[Segment]]]:
+    """The runs of a whole file, before `whole_documents`, in parts that several threads may read at a time."""
+    with open_parquet(source) as file:
+        columns, metadata = _check_columns(source, file.schema_arrow, options), file.metadata
+    parts: list[Callable[[], Iterator[Segment]]] = []
+    first = first_row = row = size = 0
+    for group in range(metadata.num_row_groups):
+        meta = metadata.row_group(group)
+        row += meta.num_rows
+        size += _column_bytes(meta, columns)
+        if size >= _PART_BYTES or group == metadata.num_row_groups - 1:
+            groups, begin = range(first, group + 1), first_row
+            parts.append(partial(_cut_part, source, index, metadata, groups, columns, begin, block_bytes))
+            first, first_row, size = group + 1, row, 0
+    return parts
+
+
+_PART_BYTES = 32 << 20
+"""Decoded bytes of a part: far more than opening a file again takes, little enough that small files have several."""
 
 
 def _cut_rows(source: Source, index: int, options: SourceOptions, start: int, block_bytes: int) -> Iterator[Segment]:
     with open_parquet(source) as file:
         columns = _check_columns(source, file.schema_arrow, options)
-        group_begin = 0
-        for group in range(file.num_row_groups):
-            meta = file.metadata.row_group(group)
-            n_rows = meta.num_rows
-            if n_rows and group_begin + n_rows > start:
-                yield from _cut_group(source, index, file, group, columns, (group_begin, start), block_bytes)
-            group_begin += n_rows
+        yield from _cut_groups(source, index, file, range(file.num_row_groups), columns, (0, start), block_bytes)
 
 
-def _whole_documents(runs: Iterator[Segment], options: SourceOptions) -> Iterator[Segment]:
-    """The same rows in runs that end where a document ends: what may go on in the next run waits for it."""
+def _cut_part(
+    source: Source, index: int, metadata: Any, groups: range, columns: list[str], first_row: int, block_bytes: int
+) -> Iterator[Segment]:
+    with open_parquet(source, metadata=metadata) as file:
+        yield from _cut_groups(source, index, file, groups, columns, (first_row, first_row), block_bytes)
+
+
+def _cut_groups(
+    source: Source,
+    index: int,
+    file: Any,
+    groups: range,
+    columns: list[str],
+    begin: tuple[int, int],
+    block_bytes: int,
+) -> Iterator[Segment]:
+    """Runs of the row groups, of which `begin` is the first row and the first one that is wanted."""
+    row, start = begin
+    for group in groups:
+        n_rows = file.metadata.row_group(group).num_rows
+        if n_rows and row + n_rows > start:
+            yield from _cut_group(source, index, file, group, columns, (row, start), block_bytes)
+        row += n_rows
+
+
+def whole_documents(runs: Iterator[Segment], options: SourceOptions) -> Iterator[Segment]:
+    """The same rows in runs that end where a document ends: what may go on in the next run waits for it. Where each row
+    is a document, the runs as they are.
+    """
+    return runs if options.document_start is None else _joined_runs(runs, options)
+
+
+def _joined_runs(runs: Iterator[Segment], options: SourceOptions) -> Iterator[Segment]:
     held: list[Segment] = []
     for run in runs:
         starts = np.flatnonzero(_begins_document(_plain(run.payload.column(options.text_field)), options))
@@ -99,9 +155,7 @@ def _cut_group(
 ) -> Iterator[Segment]:
     row, start = begin
     meta = file.metadata.row_group(group)
-    chunks = [meta.column(i) for i in range(meta.num_columns)]
-    size = sum(chunk.total_uncompressed_size for chunk in chunks if chunk.path_in_schema in columns)
-    rows = max(1, min(meta.num_rows, block_bytes * meta.num_rows // max(1, size)))
+    rows = max(1, min(meta.num_rows, block_bytes * meta.num_rows // max(1, _column_bytes(meta, columns))))
     try:
         for batch in file.iter_batches(batch_size=rows, row_groups=[group], columns=columns, use_threads=False):
             end = row + batch.num_rows
@@ -117,12 +171,18 @@ def _cut_group(
         ) from error
 
 
-def open_parquet(source: Source) -> Any:
-    """The open file. CorpusError when it is no Parquet file; what a store behind a URL raises, as it is."""
+def _column_bytes(row_group: Any, columns: list[str]) -> int:
+    chunks = [row_group.column(i) for i in range(row_group.num_columns)]
+    return sum(chunk.total_uncompressed_size for chunk in chunks if chunk.path_in_schema in columns)
+
+
+def open_parquet(source: Source, *, metadata: Any = None) -> Any:
+    """The open file, whose `metadata` may be known. CorpusError when it is no Parquet file; what a store behind a URL
+    raises, as it is."""
     import pyarrow.parquet as pq
 
     try:
-        return pq.ParquetFile(source.path if source.remote is None else RemoteReader(source.remote))
+        return pq.ParquetFile(source.path if source.remote is None else RemoteReader(source.remote), metadata=metadata)
     except (pa.ArrowException, OSError) as error:
         if isinstance(error, _STORE_FAILURES) and source.remote is not None:
             raise
