@@ -11,20 +11,21 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 import warnings
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from cluster_cases import SlowTokenizer, deterministic
+from cluster_cases import SlowTokenizer, deterministic, note_node
 from made_documents import make_texts, write_jsonl
 
 import tokenriver
 from tokenriver.building.ray_engine import build_log
 from tokenriver.cluster import pool, session
 from tokenriver.corpus.sources import SourceOptions
-from tokenriver.errors import ClusterError, CorpusError
+from tokenriver.errors import ClusterError, CorpusError, TokenizerError
 from tokenriver.golfing.select import select_golf
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("ray_cluster")]
@@ -297,3 +298,25 @@ def test_a_folder_that_a_node_does_not_see_is_named(tmp_path, monkeypatch):
     with pytest.raises(ClusterError, match=r"node .* does not see the file that was written there"):
         tokenriver.build(source, tokenizer="byte260", out=tmp_path / "out", engine="ray")
     assert not (tmp_path / "out").exists()
+
+
+def test_every_worker_gets_ready_while_the_driver_does(tmp_path):
+    with session.open_session(None, cpus=1) as connected:
+        with connected.beforehand(note_node, tmp_path / "all", most=None):
+            _wait_for(lambda: len(list((tmp_path / "all").glob("*"))) == 3)
+        with connected.beforehand(note_node, tmp_path / "few", most=1):
+            _wait_for(lambda: list((tmp_path / "few").glob("*")))
+    assert len(list((tmp_path / "few").iterdir())) == 1
+
+
+def test_a_tokenizer_that_is_not_there_is_one_error_whoever_looked_first(tmp_path, mixed):
+    with pytest.raises(TokenizerError, match=r"no tokenizer at .*nowhere\.json"):
+        build(mixed, tmp_path / "out", "ray", tokenizer=tmp_path / "nowhere.json")
+    assert not (tmp_path / "out").exists()
+
+
+def _wait_for(there):
+    deadline = time.monotonic() + 30
+    while not there():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)

@@ -8,7 +8,7 @@ import signal
 import socket
 import threading
 import warnings
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -65,7 +65,7 @@ class Session:
 
     @contextmanager
     def beforehand(self, function: Callable[..., None], *arguments: Any, most: int | None) -> Iterator[None]:
-        """Let every CPU (`most` at most) call `function` once, meanwhile; those not begun when that fails never are.
+        """Let every CPU (`most` at most) call `function` once, meanwhile; those that have not by the end never do.
 
         Begun so, new worker processes are up and have imported what they need when the first task comes.
         """
@@ -74,10 +74,13 @@ class Session:
         asked = [remote.remote(*arguments) for _ in range(n)]
         try:
             yield
-        except BaseException:
+        finally:
             for ref in asked:
-                self.ray.cancel(ref)
-            raise
+                self.ray.cancel(ref, force=True)  # without force it would stop in the middle of an import
+            ended, _ = self.ray.wait(asked, num_returns=len(asked), timeout=0)
+            for ref in ended:
+                with suppress(self.ray.exceptions.RayError):  # a node that cannot will say so at its first task
+                    self.ray.get(ref)
 
 
 def _look(folder: Path, probe: str, patience: float) -> str | None:
@@ -193,6 +196,7 @@ def _kept_environment() -> Iterator[None]:
     """Ray writes into the environment for the processes that it starts; afterwards it is the caller's again."""
     before = dict(os.environ)
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+    os.environ.setdefault("RAY_IGNORE_UNHANDLED_ERRORS", "1")  # of tasks that were cancelled, or whose error is told
     try:
         yield
     finally:
