@@ -109,6 +109,12 @@ def test_verifying_imports_no_tokenizer_and_no_arrow() -> None:
     assert loaded_by("import tokenriver.shards.verify") - {"typing_extensions"} == {"tokenriver", "numpy", "msgspec"}
 
 
+def test_a_tokenizer_is_loaded_without_what_only_encoding_needs() -> None:
+    assert "awkward" not in loaded_by(
+        "import tokenriver.tokenizers.ranks, tokenriver.tokenizers.sentencepiece, gigatoken"
+    )
+
+
 def test_public_names_are_sorted_complete_and_there() -> None:
     assert tokenriver.__all__ == sorted(tokenriver.__all__)
     assert set(tokenriver.__all__) == set(tokenriver._HOMES)

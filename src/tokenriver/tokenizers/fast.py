@@ -12,7 +12,6 @@ import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-import awkward as ak
 import numpy as np
 
 from tokenriver.batches import TokenBatch
@@ -144,6 +143,8 @@ class FastEncoder:
 
 def _awkward(batch: TextBatch) -> Any:
     """The batch as an awkward array of bytestrings, without a copy."""
+    import awkward as ak  # 0.4 s, which those who only decode, or have others encode, need not wait for
+
     content = ak.contents.NumpyArray(batch.data, parameters={"__array__": "byte"})
     return ak.Array(
         ak.contents.ListOffsetArray(ak.index.Index64(batch.offsets), content, parameters={"__array__": "bytestring"})

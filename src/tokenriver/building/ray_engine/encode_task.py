@@ -150,9 +150,10 @@ _loaded: dict[tuple[str, Backend, str | int | None], Tokenizer] = {}
 
 
 def load_ahead(word: str, backend: Backend, separator: str | int | None) -> None:
-    """Load a tokenizer for the tasks to come. What goes wrong is told by the driver, or by the task that needs it."""
+    """Load a tokenizer, and use it once, for the tasks to come. What goes wrong is told by the driver, or by the task
+    that needs it."""
     with suppress(TokenRiverError, OSError):
-        _load(word, backend, separator)
+        _load(word, backend, separator).encode_batch(["ready"])
 
 
 def _load(word: str, backend: Backend, separator: str | int | None) -> Tokenizer:
