@@ -109,7 +109,7 @@ class Target:
 
     def locked(self) -> AbstractContextManager[None]:
         """Create the directory and hold its lock; a second build there is a ResumeError, at once."""
-        return locked(self.record("_LOCK"), where=self.where, staging=self.remote is not None)
+        return locked(self.record("_LOCK"), where=self.where, removable=[] if self.remote is None else [self.directory])
 
     def shards(self) -> list[Path]:
         """Every shard, index and part of either of this data set that is on this disk now, by name."""

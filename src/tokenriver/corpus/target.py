@@ -94,7 +94,7 @@ class CorpusTarget:
 
     def locked(self) -> AbstractContextManager[None]:
         """Create the folder and hold its lock; a second corpus there is a ResumeError, at once."""
-        return locked(self.folder / _LOCK, where=self.where, staging=self.remote is not None)
+        return locked(self.folder / _LOCK, where=self.where, removable=[] if self.remote is None else [self.folder])
 
     def part(self, name: str) -> Path:
         """Where a shard is made."""

@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import shutil
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
-
-import filelock
 
 from tokenriver.building.build import build_together
 from tokenriver.building.options import BuildOptions
 from tokenriver.building.records import Origin
 from tokenriver.corpus.sources import Source, find_sources, kind_of
-from tokenriver.errors import IntegrityError, ResumeError, UsageError
+from tokenriver.errors import IntegrityError, UsageError
 from tokenriver.evals.make import EvalSummary, make_eval_file
 from tokenriver.files import file_exists, is_file, make_directory, sha256_file
 from tokenriver.hub.crew import fetch_files
@@ -26,12 +24,14 @@ from tokenriver.recipes.options import RecipeOptions
 from tokenriver.recipes.recipe import HUB_PREFIX, LoadedRecipe, load_recipe
 from tokenriver.recipes.rows import parquet_to_jsonl
 from tokenriver.recipes.supply import FileSupply
+from tokenriver.resuming.lock import locked
 from tokenriver.shards.layouts import data_set_directory
 from tokenriver.storage.paths import is_remote
 from tokenriver.tokenizers.load import load_tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from tokenriver.building.summary import BuildSummary
@@ -152,30 +152,17 @@ class PreparedRecipe:
             and self.folder.resolve() in [given.resolve(), *given.resolve().parents]
         )
 
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _locked(self) -> AbstractContextManager[None]:
         """Hold the source's folder: a second run would delete what the first one still reads."""
-        made = [d for d in (self.folder.parent, *self.folder.parent.parents) if not d.exists()]
-        self.folder.parent.mkdir(parents=True, exist_ok=True)
-        lock_file = self.folder.with_name(f"{self.folder.name}.lock")
-        lock = filelock.FileLock(lock_file, timeout=0)
-        try:
-            lock.acquire()
-        except filelock.Timeout:
-            raise ResumeError(
-                f"{self.folder}: another run of recipe {self.loaded.recipe.name} uses these files; wait for it, give "
-                "all tokenizers to one run, or name another --out"
-            ) from None
-        try:
-            yield
-        finally:
-            lock_file.unlink(missing_ok=True)
-            lock.release()
-            staged = [self.options.room] if is_remote(self.options.target) else []
-            for directory in dict.fromkeys([self.folder.parent, *staged, *made]):
-                if not directory.exists() or any(directory.iterdir()):
-                    break
-                directory.rmdir()
+        return locked(
+            self.folder.with_name(f"{self.folder.name}.lock"),
+            where=self.folder,
+            busy=(
+                f"another run of recipe {self.loaded.recipe.name} uses these files; wait for it, give all tokenizers "
+                "to one run, or name another --out"
+            ),
+            removable=[self.folder.parent, *([self.options.room] if is_remote(self.options.target) else [])],
+        )
 
     def _facts(self) -> dict[str, Any]:
         recipe = self.loaded.recipe

@@ -10,17 +10,20 @@ import filelock
 from tokenriver.errors import ResumeError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
 __all__ = ["locked"]
 
 
 @contextmanager
-def locked(lock_file: Path, *, where: object, staging: bool) -> Iterator[None]:
+def locked(
+    lock_file: Path, *, where: object, busy: str | None = None, removable: Iterable[Path] = ()
+) -> Iterator[None]:
     """Create the lock's directory and hold it; a second run there is a ResumeError, at once. `where` users find it.
 
-    Directories made here go again when they are empty; so does a `staging` directory, whoever made it.
+    `busy` is what the error says of the other run: by default, that it is a build and writes there. Directories made
+    here go again when they are empty; so do the `removable` ones, innermost first, whoever made them.
     """
     directory = lock_file.parent
     missing = [d for d in (directory, *directory.parents) if not d.exists()]
@@ -29,15 +32,15 @@ def locked(lock_file: Path, *, where: object, staging: bool) -> Iterator[None]:
     try:
         lock.acquire()
     except filelock.Timeout:
-        raise ResumeError(
-            f"{where}: another build is writing here (it holds {lock_file.name}); wait for it, or give another --out"
-        ) from None
+        if busy is None:
+            busy = f"another build is writing here (it holds {lock_file.name}); wait for it, or give another --out"
+        raise ResumeError(f"{where}: {busy}") from None
     try:
         yield
     finally:
         lock_file.unlink(missing_ok=True)
         lock.release()
-        for made in missing or ([directory] if staging else []):
+        for made in dict.fromkeys([*removable, *missing]):
             if not made.exists() or any(made.iterdir()):
                 break
             made.rmdir()
