@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 from corpus.corpus_cases import read_texts
 
-from tokenriver.corpus.sources import SourceOptions, find_sources
+from tokenriver.corpus.finding import find_sources
+from tokenriver.corpus.sources import SourceOptions
 from tokenriver.errors import CorpusError, UsageError
 
 if TYPE_CHECKING:

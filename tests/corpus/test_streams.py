@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 import zstandard
 
-from tokenriver.corpus.sources import find_sources
+from tokenriver.corpus.finding import find_sources
 from tokenriver.corpus.streams import count_newlines, read_chunks
 from tokenriver.errors import CorpusError, IntegrityError
 

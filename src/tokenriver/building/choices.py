@@ -8,9 +8,12 @@ from typing import TYPE_CHECKING
 from tokenriver.building.plan import Cutting
 from tokenriver.building.records import Origin, Separator
 from tokenriver.corpus.documents import peek_fields
+from tokenriver.corpus.finding import find_sources
+from tokenriver.corpus.kinds import KINDS, kind_of
 from tokenriver.corpus.manifest import CORPUS_MANIFEST, corpus_directory
-from tokenriver.corpus.sources import KINDS, STDIN, find_sources, kind_of, split_by_file
+from tokenriver.corpus.sources import split_by_file
 from tokenriver.corpus.splits import SplitRule
+from tokenriver.corpus.stdin import STDIN
 from tokenriver.errors import UsageError
 from tokenriver.shards.header import Variant, variant_for
 from tokenriver.shards.layouts import GOLF_NAME, Layout

@@ -110,7 +110,7 @@ def build_command(
 def _build(inputs: list[str], tokenizer: str, out: str, options: dict[str, Any], *, quiet: bool) -> BuildSummary:
     from tokenriver.building.build import build
     from tokenriver.cli.progress import Progress
-    from tokenriver.corpus.sources import find_sources
+    from tokenriver.corpus.finding import find_sources
 
     total = sum(source.n_bytes or 0 for source in find_sources(inputs)) if not quiet else 0
     with Progress(total or None, label="building", quiet=quiet) as progress:

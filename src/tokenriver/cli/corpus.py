@@ -47,8 +47,9 @@ def corpus_command(
 ) -> None:
     """Write documents once as corpus shards (columns id, text, split): the same bytes on every run."""
     from tokenriver.cli.progress import Progress
+    from tokenriver.corpus.finding import find_sources
     from tokenriver.corpus.shards import write_corpus
-    from tokenriver.corpus.sources import SourceOptions, find_sources
+    from tokenriver.corpus.sources import SourceOptions
 
     options = SourceOptions(
         text_field=text_field,

@@ -109,7 +109,7 @@ def select_command(
     """Choose and shuffle documents once and for all; memory does not grow with them."""
     from tokenriver.cli.progress import Progress
     from tokenriver.cli.summaries import print_json
-    from tokenriver.corpus.sources import find_sources
+    from tokenriver.corpus.finding import find_sources
     from tokenriver.golfing.select import select_golf
 
     total = 0 if quiet else 2 * sum(source.n_bytes or 0 for source in find_sources(inputs))

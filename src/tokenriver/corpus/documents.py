@@ -30,9 +30,10 @@ from tokenriver.corpus.blocks import (
     drop_empty,
     join_documents,
 )
+from tokenriver.corpus.finding import find_sources
 from tokenriver.corpus.jsonl import cut_jsonl, parse_jsonl, record_fields
 from tokenriver.corpus.parquet import cut_parquet, parquet_columns, parquet_parts, parse_parquet, whole_documents
-from tokenriver.corpus.sources import Source, SourceOptions, find_sources
+from tokenriver.corpus.sources import Source, SourceOptions
 from tokenriver.corpus.streams import READ_BYTES, read_chunks, read_small
 from tokenriver.corpus.text import cut_text, parse_text
 from tokenriver.errors import UsageError

@@ -1,6 +1,6 @@
 """Documents behind URLs: which objects an input names, and their bytes in order.
 
-The rules are those of sources.py for files: an object, a prefix taken as a directory, a corpus, or a glob; within a
+The rules are those of finding.py for files: an object, a prefix taken as a directory, a corpus, or a glob; within a
 prefix or glob the order is by name, whatever order the store lists in.
 """
 
@@ -11,8 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from tokenriver.corpus.kinds import KINDS, holds_documents, require_kind
 from tokenriver.corpus.manifest import CORPUS_MANIFEST, corpus_directory, read_corpus_manifest
-from tokenriver.corpus.sources import KINDS, Source, holds_documents, require_kind
+from tokenriver.corpus.sources import Source
 from tokenriver.corpus.streams import read_small
 from tokenriver.errors import CorpusError, IntegrityError
 from tokenriver.storage.objects import RemoteFile, below, find_object, glob_objects, required_size

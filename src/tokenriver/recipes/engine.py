@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 from tokenriver.building.build import build_together
 from tokenriver.building.options import BuildOptions
 from tokenriver.building.records import Origin
-from tokenriver.corpus.sources import Source, find_sources, kind_of
+from tokenriver.corpus.finding import find_sources
+from tokenriver.corpus.kinds import kind_of
+from tokenriver.corpus.sources import Source
 from tokenriver.errors import IntegrityError, UsageError
 from tokenriver.evals.make import EvalSummary, make_eval_file
 from tokenriver.files import file_exists, is_file, make_directory, sha256_file
