@@ -193,12 +193,12 @@ def test_inputs_behind_the_journal_are_not_read_again_and_keep_the_hash_of_what_
     thirtieth = KILL_AT + "kill_after(writer.ShardWriter, 'publish', 30, False)"
     assert run_build(folder, tmp_path / "out", prelude=thirtieth, **words).returncode == -signal.SIGKILL
     no_reading = """
-        from tokenriver.corpus import inputs
-        original = inputs.hash_source
+        from tokenriver.corpus import hashing
+        original = hashing.hash_source
         def only_the_current(source, *mark):
             assert source.name not in ("0.jsonl", "1.jsonl"), source
             return original(source, *mark)
-        inputs.hash_source = only_the_current
+        hashing.hash_source = only_the_current
     """
     again = run_build(folder, tmp_path / "out", prelude=textwrap.dedent(no_reading), **words)
     assert again.returncode == 0, again.stderr

@@ -15,7 +15,7 @@ import zstandard
 from tokenriver.corpus import ahead, parquet
 from tokenriver.corpus.ahead import FilesAhead, files_ahead
 from tokenriver.corpus.documents import Position, SourceOptions, find_sources, parse_block, read_blocks
-from tokenriver.corpus.inputs import InputHasher
+from tokenriver.corpus.hashing import InputHasher
 from tokenriver.errors import CorpusError
 
 if TYPE_CHECKING:

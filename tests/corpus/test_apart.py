@@ -15,7 +15,8 @@ import pytest
 from tokenriver.corpus import apart
 from tokenriver.corpus.apart import ApartHasher, files_apart, threads_apart
 from tokenriver.corpus.documents import Position, SourceOptions, find_sources, read_blocks
-from tokenriver.corpus.inputs import InputFacts, InputHasher, InputMark
+from tokenriver.corpus.hashing import InputHasher
+from tokenriver.corpus.inputs import InputFacts, InputMark
 from tokenriver.errors import CorpusError, IntegrityError, ResumeError
 
 if TYPE_CHECKING:

@@ -12,7 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from tokenriver.corpus.documents import Position, SourceOptions, find_sources, read_blocks
-from tokenriver.corpus.inputs import InputFacts, InputHasher
+from tokenriver.corpus.hashing import InputHasher
+from tokenriver.corpus.inputs import InputFacts
 from tokenriver.corpus.shards import write_corpus
 from tokenriver.errors import CorpusError, IntegrityError
 

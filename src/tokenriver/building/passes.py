@@ -16,7 +16,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from tokenriver.building.lanes import Lanes
 from tokenriver.building.pipeline import default_workers, in_order, read_ahead
 from tokenriver.corpus.documents import Position, read_blocks
-from tokenriver.corpus.inputs import InputFacts, InputHasher, InputMark
+from tokenriver.corpus.hashing import InputHasher
+from tokenriver.corpus.inputs import InputFacts, InputMark
 from tokenriver.corpus.progress import InputProgress
 from tokenriver.errors import CorpusError
 

@@ -79,7 +79,7 @@ def read_blocks(
     `on_source(source_index)` is told before a source is opened, and may wait until the file is there.
     `on_raw(source_index, chunk)` gets the bytes of each file as they are read, from its first one, and b"" at its
     end. A Parquet file is not read in order, so only its end is told; nothing is told of a plain file whose reading
-    begins in the middle, nor of the sources before `start`: InputHasher (inputs.py) reads those apart. With more
+    begins in the middle, nor of the sources before `start`: InputHasher (hashing.py) reads those apart. With more
     `workers` that parse, compressed and Parquet files are read ahead (ahead.py), and `on_raw` is called by several
     threads. Raises CorpusError (damaged file, wrong column) and IntegrityError (a file that changes).
     """

@@ -6,7 +6,7 @@ import hashlib
 import io
 from typing import IO
 
-from tokenriver.errors import ResumeError
+from tokenriver.corpus.inputs import other_input
 
 __all__ = ["STDIN", "Pushback"]
 
@@ -66,10 +66,7 @@ class Pushback:
             pieces.append(data)
         if self._passed >= n_bytes or not data:
             if self._passed < n_bytes or self._digest.hexdigest() != sha256:
-                raise ResumeError(
-                    f"<stdin>: its first {n_bytes:,} bytes are not those that the unfinished build read, so the input "
-                    "changed; give it as it was, or build with --restart to begin anew"
-                )
+                raise other_input("<stdin>", n_bytes)
             self._expected = None
         self.unread(b"".join(pieces[1:]))
         return pieces[0]

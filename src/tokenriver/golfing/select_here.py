@@ -12,7 +12,7 @@ import numpy as np
 
 from tokenriver.building.pipeline import in_order, read_ahead
 from tokenriver.corpus.documents import SourceOptions, parse_block, read_blocks
-from tokenriver.corpus.inputs import InputFacts, InputHasher
+from tokenriver.corpus.hashing import InputHasher
 from tokenriver.errors import IntegrityError
 from tokenriver.golfing.keys import chosen_lines, sort_bucket
 
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tokenriver.corpus.documents import RawBlock, Source
+    from tokenriver.corpus.inputs import InputFacts
 
 __all__ = ["BLOCK_BYTES", "LocalSelection"]
 
