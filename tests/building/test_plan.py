@@ -19,8 +19,8 @@ from tokenriver.building.plan import (
     close_all,
     cut_runs,
     document_ends,
-    take_block,
 )
+from tokenriver.building.whole_runs import take_block
 
 LENGTHS = st.lists(st.integers(1, 30), min_size=1, max_size=60)
 

@@ -13,11 +13,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tokenriver.batches import TextBatch
-from tokenriver.building.plan import VAL
 from tokenriver.building.special_texts import SpecialTexts
 from tokenriver.corpus.documents import parse_block
 from tokenriver.corpus.ranges import TEXT_BYTES
-from tokenriver.corpus.splits import hash_split
+from tokenriver.corpus.splits import VAL, hash_split
 from tokenriver.errors import TokenizerError
 from tokenriver.tokenizers.byte import ByteTokenizer
 

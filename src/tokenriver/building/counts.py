@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from tokenriver.building.plan import VAL
+from tokenriver.corpus.splits import VAL
 
 if TYPE_CHECKING:
     from tokenriver.building.assemble import EncodedBlock

@@ -14,7 +14,6 @@ import msgspec
 from tokenriver.building.counts import BuildCounts
 from tokenriver.building.journal import Checkpoint, Journal
 from tokenriver.building.plan import (
-    VAL,
     Close,
     PlanState,
     Write,
@@ -23,10 +22,11 @@ from tokenriver.building.plan import (
     cut_runs,
     document_ends,
     documents_within,
-    take_block,
 )
 from tokenriver.building.sealing import sealing_threads
+from tokenriver.building.whole_runs import take_block
 from tokenriver.building.writing import Pieces, WriterThread
+from tokenriver.corpus.splits import VAL
 from tokenriver.errors import ResumeError
 from tokenriver.files import PART_SUFFIX, sha256_file
 from tokenriver.shards.header import ShardHeader

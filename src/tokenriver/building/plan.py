@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tokenriver.corpus.splits import TRAIN, VAL
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -25,7 +27,6 @@ __all__ = [
     "OpenShard",
     "PlanState",
     "Run",
-    "Taken",
     "Write",
     "assign_splits",
     "close_all",
@@ -33,11 +34,8 @@ __all__ = [
     "document_ends",
     "documents_within",
     "side_of_all",
-    "take_block",
     "take_whole",
 ]
-
-TRAIN, VAL = 0, 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,49 +246,6 @@ def take_whole(cutting: Cutting, state: PlanState, split: int, documents: int, t
     if tokens > room or (tokens == room and not cutting.whole_documents):
         return None
     return _with_open(state, split, OpenShard(shard.index, shard.tokens + tokens, shard.documents + documents))
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Taken:
-    """What the open file `index` of a split takes of a block: runs of its stream, and its documents' ends in the file.
-
-    `starts` and `stops` int64 [n_runs], `ends` int64 [n_documents], counted from the file's first id.
-    """
-
-    split: int
-    index: int
-    starts: NDArray[np.int64]
-    stops: NDArray[np.int64]
-    ends: NDArray[np.int64]
-
-
-def take_block(
-    cutting: Cutting, state: PlanState, bounds: NDArray[np.int64], given: NDArray[np.uint8]
-) -> tuple[list[Taken], PlanState] | None:
-    """What `cut_runs` does with a block of given splits, where no file begins or ends in it; None where one does.
-
-    Few blocks end a file, and a split by hash makes dozens of runs of each block: one by one they take the thread that
-    sees all blocks 0.25 ms a MB, and every worker waits for it.
-    """
-    n, taken = len(given), []
-    if not n or cutting.first_docs is not None or cutting.first_tokens is not None:
-        return None
-    borders = np.flatnonzero(given[1:] != given[:-1]) + 1
-    edges = bounds[np.concatenate([[0], borders, [n]])]
-    lengths = np.diff(bounds)
-    after = replace(state, documents=state.documents + n, tokens=state.tokens + int(bounds[-1]))
-    for split in (TRAIN, VAL):
-        first = int(given[0] != split)
-        ends = np.cumsum(lengths[given == split])
-        shard = state.open[split]
-        if not len(ends):
-            continue
-        whole = take_whole(cutting, after, split, len(ends), int(ends[-1]))
-        if whole is None or shard is None:
-            return None
-        after = whole
-        taken.append(Taken(split, shard.index, edges[:-1][first::2], edges[1:][first::2], ends + shard.tokens))
-    return taken, after
 
 
 def document_ends(bounds: NDArray[np.int64], start: int, stop: int) -> NDArray[np.int64]:
