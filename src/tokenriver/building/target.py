@@ -15,6 +15,7 @@ import msgspec
 
 from tokenriver.errors import IntegrityError, ResumeError
 from tokenriver.files import PART_SUFFIX, fsync_directory
+from tokenriver.resuming.folder_swap import FolderSwap
 from tokenriver.resuming.journal import RedoLog, refuse_changes, refuse_engine
 from tokenriver.resuming.lock import locked
 from tokenriver.resuming.swap import Swap
@@ -41,9 +42,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 __all__ = ["Target"]
-
-_CLEARED = "_CLEARED"
-"""Stands in the folder of a new data set once the old one is removed: from then on what lies there is the new one's."""
 
 
 @dataclass(slots=True)
@@ -87,6 +85,14 @@ class Target:
     @property
     def _swap_there(self) -> Swap | None:
         return None if self.remote is None else Swap(self.remote, self._anew)
+
+    @property
+    def _swap_here(self) -> FolderSwap:
+        return FolderSwap(self._anew, self.final_record.name)
+
+    @property
+    def _anew(self) -> Path:
+        return self.record(OVERWRITE)
 
     def record(self, name: str) -> Path:
         """Path of a record, with the data set's name before it where several share a folder."""
@@ -201,10 +207,8 @@ class Target:
         if not overwrite or self.remote is not None or not self._is_finished():
             self.clear(unfinished_only=not overwrite)
             return
-        folder = self._anew
-        self.drop_anew()
-        folder.mkdir(exist_ok=True)
-        self.replaced, self.directory = self.directory, folder
+        self._swap_here.prepare()
+        self.replaced, self.directory = self.directory, self._anew
 
     def _is_journal_of(self, heading: dict[str, Any]) -> bool:
         """Whether the journal here is of just this build, by this engine."""
@@ -220,10 +224,6 @@ class Target:
             log.close()
         return bool(entries)
 
-    @property
-    def _anew(self) -> Path:
-        return self.record(OVERWRITE)
-
     def drop_anew(self) -> None:
         """Remove what an overwriting build has made so far; behind a URL unless its journal is kept to go on with."""
         if self.replaced is not None:
@@ -232,8 +232,8 @@ class Target:
             if self._swap_there.under_way and not self.journal.exists():
                 with suppress(OSError):  # what stopped the build is what the user must hear
                     self._swap_there.drop()
-        elif self._anew.exists():
-            shutil.rmtree(self._anew, ignore_errors=True)  # as in remove_segments
+        else:
+            self._swap_here.drop()
 
     def swap(self) -> None:
         """Put the new data set in the old one's place: the old records go first, the new manifest comes last."""
@@ -246,25 +246,14 @@ class Target:
         if self._swap_there is not None:
             if self._swap_there.begun:
                 self._swap_there.end(self._records(), ours=self._is_ours_or_record)
-        elif (self._anew / self.final_record.name).exists():
+        elif self._swap_here.whole:
             self._swap()
-        elif (self._anew / _CLEARED).exists():
-            self.drop_anew()
+        elif self._swap_here.cleared:
+            self._swap_here.drop()
 
     def _swap(self) -> None:
-        cleared, journal = self._anew / _CLEARED, self._anew / self.journal.name
-        journal.unlink(missing_ok=True)
-        if not cleared.exists():
-            self.clear()
-            cleared.touch()
-            fsync_directory(self._anew)
-        whole = [path for path in self._anew.iterdir() if path != cleared]
-        for path in sorted(whole, key=lambda path: path.name == self.final_record.name):
-            if path.name == self.final_record.name:
-                fsync_directory(self.directory)
-            path.replace(self.directory / path.name)
-        fsync_directory(self.directory)
-        self.drop_anew()
+        (self._anew / self.journal.name).unlink(missing_ok=True)
+        self._swap_here.end(self.clear)
 
     def abort_uploads(self) -> None:
         """Abort what a killed build of this data set left under way in the store."""
