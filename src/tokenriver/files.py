@@ -81,7 +81,7 @@ def open_binary(path: Path, *, ahead: bool = True) -> RawIOBase:
     which is one).
     """
     if is_remote(path):
-        from tokenriver.storage.reading import open_url
+        from tokenriver.storage.seeking import open_url
 
         return open_url(str(path), ahead=ahead or scheme_of(str(path)) in ("http", "https"))
     return open(path, "rb", buffering=0)

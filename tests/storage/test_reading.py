@@ -16,7 +16,8 @@ from tokenriver.errors import IntegrityError, StorageError
 from tokenriver.storage import failures, reading
 from tokenriver.storage.failures import StorageWarning
 from tokenriver.storage.objects import RemoteFile, find_object
-from tokenriver.storage.reading import RemoteReader, open_url, read_from, read_whole
+from tokenriver.storage.reading import read_from, read_whole
+from tokenriver.storage.seeking import RemoteReader, open_url
 
 if TYPE_CHECKING:
     from s3_server import Bucket

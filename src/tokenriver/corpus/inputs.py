@@ -43,7 +43,8 @@ def hash_source(source: Source, mark: InputMark | None = None) -> InputFacts:
     With a `mark` of the source, ResumeError when it does not begin with the same bytes.
     """
     if source.remote is not None:
-        from tokenriver.storage.reading import check_unchanged, read_from
+        from tokenriver.storage.objects import check_unchanged
+        from tokenriver.storage.reading import read_from
 
         digest = _sha256_of(source, read_from(source.remote), mark)
         check_unchanged(source.remote)

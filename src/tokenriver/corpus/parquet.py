@@ -13,7 +13,7 @@ import pyarrow as pa
 from tokenriver.batches import TextBatch
 from tokenriver.corpus.blocks import SPLIT_VALUES, DocumentBlock, Segment, Verdict, bad_split
 from tokenriver.errors import CorpusError, StorageError
-from tokenriver.storage.reading import RemoteReader
+from tokenriver.storage.seeking import RemoteReader
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -19,7 +19,7 @@ def require_unchanged(sources: Sequence[Source], modified: Sequence[int]) -> Non
     """IntegrityError for a file whose size or time of modification (ns) is not what it was when it was found."""
     for source, then in zip(sources, modified, strict=True):
         if source.remote is not None:
-            from tokenriver.storage.reading import check_unchanged
+            from tokenriver.storage.objects import check_unchanged
 
             check_unchanged(source.remote)
             continue

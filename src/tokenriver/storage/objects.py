@@ -6,14 +6,23 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from tokenriver.errors import StorageError
+from tokenriver.errors import IntegrityError, StorageError
 from tokenriver.storage.failures import hidden_failure, no_bucket, retried
 from tokenriver.storage.paths import filesystem_of, shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["RemoteFile", "below", "find_object", "glob_objects", "remove_objects", "required_size"]
+__all__ = [
+    "RemoteFile",
+    "below",
+    "changed",
+    "check_unchanged",
+    "find_object",
+    "glob_objects",
+    "remove_objects",
+    "required_size",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +148,23 @@ def required_size(file: RemoteFile) -> int:
             shown(file.url),
         )
     return file.n_bytes
+
+
+def check_unchanged(file: RemoteFile) -> None:
+    """IntegrityError when an object is not the one any more that was found."""
+    now = find_object(file.url)
+    if now is None:
+        raise changed(file, "it is gone")
+    if now.n_bytes != file.n_bytes:
+        raise changed(file, f"it has {now.n_bytes or 0:,} bytes, and had {file.n_bytes or 0:,} when it was found")
+    told_alike = now.version and file.version and now.version.split(" ", 1)[0] == file.version.split(" ", 1)[0]
+    if told_alike and now.version != file.version:
+        raise changed(file, f"its version is {now.version}, and was {file.version} when it was found")
+
+
+def changed(file: RemoteFile, what: str) -> IntegrityError:
+    """The error for an object that is not the one any more that was found."""
+    return IntegrityError(f"{file}: {what}; it changes while it is read: wait until it is complete and start again")
 
 
 def _same(fs: Any, name: str) -> str:
