@@ -15,13 +15,13 @@ from tokenriver.corpus.kinds import kind_of
 from tokenriver.corpus.sources import Source
 from tokenriver.errors import IntegrityError, UsageError
 from tokenriver.evals.make import EvalSummary, make_eval_file
-from tokenriver.files import file_exists, is_file, make_directory, sha256_file
-from tokenriver.hub.crew import fetch_files
+from tokenriver.files import file_exists, is_file, make_directory
 from tokenriver.hub.repository import Repository
 from tokenriver.recipes.adhoc import load_hub_recipe
-from tokenriver.recipes.archive import extract, is_archive
+from tokenriver.recipes.archive import is_archive
 from tokenriver.recipes.estimate import make_plan
-from tokenriver.recipes.found import FoundFiles, chosen_sides, find_local, find_remote, within, write_pin
+from tokenriver.recipes.found import FoundFiles, find_local, find_remote, within, write_pin
+from tokenriver.recipes.on_disk import FilesOnDisk, bring_all
 from tokenriver.recipes.options import RecipeOptions
 from tokenriver.recipes.recipe import HUB_PREFIX, LoadedRecipe, load_recipe
 from tokenriver.recipes.rows import parquet_to_jsonl
@@ -173,20 +173,16 @@ class PreparedRecipe:
         return {**facts, **version, **self.found.facts}
 
     def _build(self, progress: ProgressSink | None, transfers: TransferSink | None) -> list[BuildSummary]:
-        found, options = self.found, self.options
-        facts = self._facts()
-        streamed = isinstance(found.remote, Repository) and not any(map(is_archive, found.names))
-        if streamed:
+        found, facts = self.found, self._facts()
+        supply: AbstractContextManager[FileSupply | None] = nullcontext()
+        if isinstance(found.remote, Repository) and not any(map(is_archive, found.names)):
             sources, n_val = [self._coming_source(i) for i in range(len(found.names))], found.n_val
+            supply = FileSupply(found.remote, found.jobs, keep=self.options.keep_source, progress=transfers)
         else:
-            paths, names, n_val = self._here(transfers, facts)
-            sources = [replace(find_sources([path])[0], name=name) for path, name in zip(paths, names, strict=True)]
-        assert found.remote is not None or not streamed, "what is streamed comes from somewhere"
-        supply = (
-            FileSupply(found.remote, found.jobs, keep=options.keep_source, progress=transfers)
-            if streamed and found.remote is not None
-            else nullcontext()
-        )
+            here = self._bring_all(transfers)
+            named = zip(here.paths, here.names, strict=True)
+            sources, n_val = [replace(find_sources([path])[0], name=name) for path, name in named], here.n_val
+            facts |= here.facts
         with supply as bringing:
             return build_together(
                 Origin(sources, None, facts),
@@ -239,30 +235,15 @@ class PreparedRecipe:
             restart=options.restart,
         )
 
-    def _here(self, transfers: TransferSink | None, facts: dict[str, Any]) -> tuple[list[Path], list[str], int | None]:
-        """Fetch what is not here, and look into an archive: paths and names of the files, val first, and how many."""
-        found, recipe = self.found, self.loaded.recipe
-        if found.remote is not None:
-            fetch_files(found.remote, found.jobs, progress=transfers)
-        paths = found.local or [job.path for job in found.jobs]
-        if not is_archive(paths[0].name):
-            return paths, found.names, found.n_val
-        patterns = recipe.version(self.options.version).files
-        folder = self.folder / "files"
-        val_patterns = recipe.source.val_files
-        inside = extract(paths[0], folder, wanted=lambda name: any(chosen_sides([name], val_patterns, patterns)))
-        facts["archive"] = {"name": paths[0].name, "sha256": sha256_file(paths[0])}
-        val, train = chosen_sides(inside, val_patterns, patterns)
-        names = val + train
-        return [folder / name for name in names], names, len(val) if val_patterns else None
+    def _bring_all(self, transfers: TransferSink | None) -> FilesOnDisk:
+        patterns = self.loaded.recipe.version(self.options.version).files
+        return bring_all(self.loaded.recipe, self.found, self.folder, patterns=patterns, progress=transfers)
 
     def _make_eval_files(self, transfers: TransferSink | None) -> list[EvalSummary]:
         recipe, options = self.loaded.recipe, self.options
         assert recipe.eval is not None, "the caller looked"
-        facts = self._facts()
-        paths, names, _ = self._here(transfers, facts)
-        patterns = recipe.version(options.version).files
-        main = next((p for p, n in zip(paths, names, strict=True) if chosen_sides([n], [], patterns[:1])[1]), paths[0])
+        here = self._bring_all(transfers)
+        main = here.first_like(recipe.version(options.version).files[:1])
         if main.suffix == ".parquet":
             main = parquet_to_jsonl(main, self.folder)
         elif recipe.eval.task == "mmlu" and not (options.copy is not None and is_file(options.copy)):
@@ -280,7 +261,7 @@ class PreparedRecipe:
                     tokenizer=tokenizer,
                     out=target,
                     on_bad_record=options.on_bad_record,
-                    origin=facts,
+                    origin={**self._facts(), **here.facts},
                 )
             )
             self._compare("examples", made[-1].examples, recipe.checks.examples, str(target))
