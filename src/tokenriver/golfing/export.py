@@ -6,7 +6,6 @@ its journal.
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 import time
@@ -18,9 +17,10 @@ from tokenriver.building.build import build
 from tokenriver.errors import IntegrityError, UsageError
 from tokenriver.files import atomic_write, file_exists, remove_file
 from tokenriver.golfing.documents import Documents, check_documents, fetch_documents, place_documents
-from tokenriver.golfing.specs import TokenizerSpec, read_specs, recommended_bigrams
-from tokenriver.golfing.vocabularies import TRAINED, end_of_text, make_vocabulary, manifest_entry
-from tokenriver.shards.golf_manifest import GOLF_MANIFEST, GOLF_SIDECAR
+from tokenriver.golfing.export_manifest import dataset_entry, render_export, tokenizer_entry
+from tokenriver.golfing.specs import TokenizerSpec, read_specs
+from tokenriver.golfing.vocabularies import TRAINED, end_of_text, make_vocabulary
+from tokenriver.shards.golf_manifest import GOLF_MANIFEST
 from tokenriver.shards.layouts import BUILD_RECORD, GOLF_NAME
 from tokenriver.shards.reader import read_header
 from tokenriver.shards.record import BuildRecord, read_record
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
 __all__ = ["GolfExported", "environment_notes", "export_golf"]
 
-_VERSION = "10B"
 _KNOBS_WITHOUT_EFFECT = {
     "MATCHED_FINEWEB_SP_BATCH_SIZE": "documents are encoded in blocks of bytes, which never change the ids",
     "MATCHED_FINEWEB_TIKTOKEN_THREADS": "no tokenizer of an export is a tiktoken one",
@@ -96,6 +95,15 @@ class _Plan:
     verify_sample: int
 
 
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """Of one tokenizer: the manifest's entries, and the bytes of text encoded in this run (None: it was there)."""
+
+    tokenizer: dict[str, Any]
+    dataset: dict[str, Any]
+    text_bytes: int | None
+
+
 def export_golf(
     *,
     tokenizer_config: str | os.PathLike[str],
@@ -131,47 +139,68 @@ def export_golf(
         train_docs=tokenizer_train_docs,
         skip_byte=skip_byte,
     )
-    if docs is None and source is None:
-        raise UsageError("give the documents with --docs, or the repository that holds them with --repo-id")
-    if docs is not None:
-        path = place_documents(to_path(docs), root)
-    else:
-        assert source is not None
-        path = fetch_documents(source, root, progress=transfer)
-    documents = check_documents(path, num_val_docs=num_val_docs)
+    documents = check_documents(_bring_documents(docs, source, root, transfer), num_val_docs=num_val_docs)
     if on_docs is not None:
         on_docs(documents)
     plan = _Plan(root, out, documents, chunk_tokens, append_eos, backend, _workers(workers, os.environ), verify_sample)
-    tokenizers, datasets, kept, text_bytes = [], [], [], 0
-    for spec in specs:
-        tokenizer = make_vocabulary(spec, documents, root, backend=backend)
-        record, was_there = _data_set(plan, spec, tokenizer, stage)
-        tokenizers.append(manifest_entry(spec, root, tokenizer))
-        datasets.append(_dataset_entry(plan, spec, tokenizer, _stats(record, documents)))
-        if was_there:
-            kept.append(spec.dataset)
-        else:
-            text_bytes += sum(split.text_bytes for split in record.splits.values())
-    manifest = _manifest(plan, specs, source, tokenizers, datasets)
-    if is_remote(out):
-        _upload_rest(root, out)
-    with atomic_write(out / GOLF_MANIFEST) as file:
-        file.write((json.dumps(manifest, indent=2) + "\n").encode())
-    (root / "tokenizers" / TRAINED).unlink(missing_ok=True)
-    if is_remote(out):
-        shutil.rmtree(root)
+    made = [_make_one(plan, spec, stage) for spec in specs]
+    manifest = render_export(
+        documents,
+        source=source,
+        chunk_tokens=chunk_tokens,
+        append_eos=append_eos,
+        specs=specs,
+        tokenizers=[one.tokenizer for one in made],
+        datasets=[one.dataset for one in made],
+    )
+    _publish(plan, manifest)
     return GolfExported(
         root=out,
         manifest=out / GOLF_MANIFEST,
         docs_sha256=documents.sha256,
         num_docs=documents.n_docs,
         num_val_docs=documents.n_val,
-        datasets={entry["name"]: entry["stats"] for entry in datasets},
-        kept=kept,
-        text_bytes=text_bytes,
+        datasets={one.dataset["name"]: one.dataset["stats"] for one in made},
+        kept=[one.dataset["name"] for one in made if one.text_bytes is None],
+        text_bytes=sum(one.text_bytes or 0 for one in made),
         seconds=time.perf_counter() - started,
         notes=environment_notes(os.environ),
     )
+
+
+def _bring_documents(
+    docs: str | os.PathLike[str] | None, source: GolfSource | None, root: Path, progress: TransferSink | None
+) -> Path:
+    """The documents file, below the root."""
+    if docs is not None:
+        return place_documents(to_path(docs), root)
+    if source is not None:
+        return fetch_documents(source, root, progress=progress)
+    raise UsageError("give the documents with --docs, or the repository that holds them with --repo-id")
+
+
+def _make_one(
+    plan: _Plan, spec: TokenizerSpec, stage: Callable[[str, int], AbstractContextManager[ProgressSink | None]] | None
+) -> _Made:
+    """Make a tokenizer and its data set, or find them made."""
+    tokenizer = make_vocabulary(spec, plan.documents, plan.root, backend=plan.backend)
+    record, was_there = _data_set(plan, spec, tokenizer, stage)
+    return _Made(
+        tokenizer_entry(spec, tokenizer, root=plan.root),
+        dataset_entry(spec, tokenizer, root=plan.root, record=record, documents=plan.documents),
+        None if was_there else sum(split.text_bytes for split in record.splits.values()),
+    )
+
+
+def _publish(plan: _Plan, manifest: bytes) -> None:
+    """Put the manifest beside the whole data sets, behind a URL after all else, and remove what only a rerun needs."""
+    if is_remote(plan.out):
+        _upload_rest(plan.root, plan.out)
+    with atomic_write(plan.out / GOLF_MANIFEST) as file:
+        file.write(manifest)
+    (plan.root / "tokenizers" / TRAINED).unlink(missing_ok=True)
+    if is_remote(plan.out):
+        shutil.rmtree(plan.root)
 
 
 def _upload_rest(root: Path, out: Path) -> None:
@@ -238,71 +267,3 @@ def _refuse_other(record: BuildRecord, path: Path, plan: _Plan, tokenizer: Token
         n_tokens = read_header(path.parent / file.name).n_tokens
         if n_tokens != file.n_tokens:
             raise IntegrityError(f"{path.parent / file.name}: {n_tokens:,} tokens, {path.name} says {file.n_tokens:,}")
-
-
-def _stats(record: BuildRecord, documents: Documents) -> dict[str, int]:
-    sides = {side: [f for f in record.files if f.split == side] for side in ("val", "train")}
-    docs = {side: record.splits[side].documents for side in sides}
-    if sum(docs.values()) != documents.n_docs:
-        raise IntegrityError(f"{documents.path}: expected {documents.n_docs:,} docs, exported {sum(docs.values()):,}")
-    counts = {
-        "docs": docs,
-        "files": {side: len(files) for side, files in sides.items()},
-        "tokens": {side: sum(f.n_tokens for f in files) for side, files in sides.items()},
-    }
-    return {
-        f"{what}_{side}": sum(by_side.values()) if side == "total" else by_side[side]
-        for what, by_side in counts.items()
-        for side in ("total", "val", "train")
-    }
-
-
-def _dataset_entry(plan: _Plan, spec: TokenizerSpec, tokenizer: Tokenizer, stats: dict[str, int]) -> dict[str, Any]:
-    path = f"datasets/{spec.dataset}"
-    return {
-        "name": spec.dataset,
-        "tokenizer_name": spec.name,
-        "tokenizer_kind": spec.kind,
-        "path": path,
-        "train_glob": f"{path}/{GOLF_NAME}_train_*.bin",
-        "val_glob": f"{path}/{GOLF_NAME}_val_*.bin",
-        "vocab_size": tokenizer.vocab_size,
-        "bos_id": tokenizer.bos_id,
-        "eos_id": end_of_text(spec, plan.root),
-        "recommended_bigram_vocab_size": recommended_bigrams(spec, tokenizer.vocab_size),
-        "stats": stats,
-    }
-
-
-def _manifest(
-    plan: _Plan,
-    specs: list[TokenizerSpec],
-    source: GolfSource | None,
-    tokenizers: list[dict[str, Any]],
-    datasets: list[dict[str, Any]],
-) -> dict[str, Any]:
-    """The manifest in the published exporter's order of keys."""
-    documents = plan.documents
-    sidecar = documents.sidecar or {}
-    meta: dict[str, Any] = {
-        "remote_repo_id": source.repo_id if source else None,
-        "remote_root": source.remote_root if source else None,
-        "num_docs": documents.n_docs,
-        "docs_sha256": sidecar.get("docs_sha256"),
-        "source_manifest": GOLF_SIDECAR if documents.sidecar is not None else None,
-    }
-    if documents.sidecar is not None:
-        meta["source_sidecar"] = documents.sidecar
-    return {
-        "version": _VERSION,
-        "num_docs": documents.n_docs,
-        "num_val_docs": documents.n_val,
-        "shuffle_seed": sidecar.get("shuffle_seed"),
-        "shard_size": plan.chunk_tokens,
-        "append_eos": plan.append_eos,
-        "docs_jsonl": documents.path.name,
-        "docs_meta": meta,
-        "tokenizer_specs": [spec.given for spec in specs],
-        "tokenizers": tokenizers,
-        "datasets": datasets,
-    }

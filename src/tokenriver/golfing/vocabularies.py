@@ -5,12 +5,11 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from tokenriver.corpus.documents import SourceOptions, find_sources, parse_block, read_blocks
 from tokenriver.errors import TokenizerError
 from tokenriver.files import atomic_write, sha256_file
-from tokenriver.golfing.specs import TokenizerSpec, recommended_bigrams
 from tokenriver.shards.manifest import decode_json, read_limited, render_json
 from tokenriver.tokenizers.byte import BYTE260_SPECIAL_IDS, byte260_json
 from tokenriver.tokenizers.load import load_tokenizer
@@ -22,9 +21,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tokenriver.golfing.documents import Documents
+    from tokenriver.golfing.specs import TokenizerSpec
     from tokenriver.tokenizers.base import Backend, Tokenizer
 
-__all__ = ["TRAINED", "make_vocabulary", "manifest_entry", "vocab_lines"]
+__all__ = ["TRAINED", "end_of_text", "make_vocabulary", "vocab_lines"]
 
 TRAINED = "_TRAINED.json"
 """Beside the tokenizers while an export is unfinished: what each model was trained from, so that none is twice."""
@@ -99,24 +99,6 @@ def _texts(path: Path) -> Iterator[str]:
     options = SourceOptions()
     for raw in read_blocks(find_sources([path], options), options):
         yield from parse_block(raw, options).texts.texts()
-
-
-def manifest_entry(spec: TokenizerSpec, root: Path, tokenizer: Tokenizer) -> dict[str, Any]:
-    """What the manifest says of a tokenizer, in its order of keys."""
-    is_byte = spec.kind == "byte"
-    entry: dict[str, Any] = {
-        "name": spec.name,
-        "kind": spec.kind,
-        "vocab_size": tokenizer.vocab_size,
-        "bos_id": tokenizer.bos_id,
-        "eos_id": end_of_text(spec, root),
-        "recommended_bigram_vocab_size": recommended_bigrams(spec, tokenizer.vocab_size),
-        "source_spec": spec.given,
-    }
-    if is_byte:
-        ids = {key: BYTE260_SPECIAL_IDS[key] for key in ("pad_id", "unk_id")}
-        return {**entry, "path": spec.artifact, **ids}
-    return {**entry, "model_path": spec.artifact, "vocab_path": spec.vocab_path}
 
 
 def end_of_text(spec: TokenizerSpec, root: Path) -> int:
