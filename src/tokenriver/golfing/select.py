@@ -107,35 +107,22 @@ def select_golf(
                 room / _BUCKETS, sources, options, workers or default_workers(), block_bytes, progress
             )
         facts = reader.count()
-        n_documents = sum(reader.by_source.values())
-        if docs > n_documents:
-            raise UsageError(f"--docs is {docs:,}, but the inputs hold {n_documents:,} documents")
+        there, source_bytes = sum(reader.by_source.values()), sum(s.n_bytes or 0 for s in sources)
+        limit, n_buckets = _choice(docs, seed, there=there, source_bytes=source_bytes, bucket_bytes=bucket_bytes)
         room.mkdir(parents=True, exist_ok=True)
-        chosen_bytes = sum(s.n_bytes or 0 for s in sources) * docs // n_documents
-        n_buckets = min(_MOST_BUCKETS, chosen_bytes // bucket_bytes + 1)
-        limit = threshold_key(seed, docs, n_documents)
         sha256, n_bytes = _join(reader.chosen(seed, limit, n_buckets), docs, room, folder)
-    sidecar = {
-        "num_docs": docs,
-        "docs_val": n_val,
-        "docs_train": docs - n_val,
-        "docs_bytes": n_bytes,
-        "docs_sha256": sha256,
-        "shuffle_seed": seed,
-        "sources": _described(sources, reader.by_source, facts),
-    }
-    with atomic_write(folder / GOLF_SIDECAR) as file:
-        file.write(render_json(sidecar))
-    return GolfSelected(
+    selected = GolfSelected(
         docs=folder / GOLF_DOCS,
         sidecar=folder / GOLF_SIDECAR,
         num_docs=docs,
         docs_val=n_val,
         docs_sha256=sha256,
         docs_bytes=n_bytes,
-        documents_read=n_documents,
+        documents_read=there,
         skipped=dict(sorted(reader.skipped.items())),
     )
+    _write_sidecar(selected, seed=seed, sources=_described(sources, reader.by_source, facts))
+    return selected
 
 
 def _val_documents(docs: int, docs_val: int | None) -> int:
@@ -145,6 +132,14 @@ def _val_documents(docs: int, docs_val: int | None) -> int:
     if not 0 <= n_val <= docs:
         raise UsageError(f"--docs-val is {n_val}; it must be from 0 to --docs, {docs}")
     return n_val
+
+
+def _choice(docs: int, seed: int, *, there: int, source_bytes: int, bucket_bytes: int) -> tuple[int, int]:
+    """The largest key of the chosen documents, and into how many files they are dealt, to be sorted in memory."""
+    if docs > there:
+        raise UsageError(f"--docs is {docs:,}, but the inputs hold {there:,} documents")
+    chosen_bytes = source_bytes * docs // there
+    return threshold_key(seed, docs, there), min(_MOST_BUCKETS, chosen_bytes // bucket_bytes + 1)
 
 
 def _room(folder: Path, staging: str | os.PathLike[str] | None, *, overwrite: bool) -> Path:
@@ -176,6 +171,20 @@ def _on_cluster(
 
     work = stack.enter_context(work_on(room / _BUCKETS, address=address, workers=workers, cores=default_workers()))
     return ClusterSelection(work, sources, options, block_bytes, progress)
+
+
+def _write_sidecar(selected: GolfSelected, *, seed: int, sources: list[dict[str, Any]]) -> None:
+    sidecar = {
+        "num_docs": selected.num_docs,
+        "docs_val": selected.docs_val,
+        "docs_train": selected.num_docs - selected.docs_val,
+        "docs_bytes": selected.docs_bytes,
+        "docs_sha256": selected.docs_sha256,
+        "shuffle_seed": seed,
+        "sources": sources,
+    }
+    with atomic_write(selected.sidecar) as file:
+        file.write(render_json(sidecar))
 
 
 def _described(sources: Sequence[Source], documents: Counter[int], facts: Sequence[InputFacts]) -> list[dict[str, Any]]:
