@@ -84,10 +84,7 @@ def prepare(
     short = _by_step(np.maximum(filled - 1, 0) if shared_slots else used, t, n_steps, b)
     begins = np.flatnonzero(rows.begins)
     begin_edges = np.searchsorted(begins, edges)
-    last_target = rows.slot + rows.inputs - 1
-    border = np.flatnonzero(rows.border & (rows.inputs > 0) & (last_target < t))
-    border_edges = np.searchsorted(border, edges)
-    border_targets = (all_rows[border] - step[border] * b) * t + last_target[border]
+    border_targets, border_edges = _border_targets(rows, step, bounds, edges, t)
     borders, document_edges = _borders(rows, all_rows, used, n_steps, b, t) if marks else (None, np.zeros(0, np.int64))
     starts, sizes, read_places, read_edges = rows.start, rows.size, places, edges
     if join and len(starts):
@@ -95,9 +92,7 @@ def prepare(
     shards, offsets, crosses = reader.locate(starts, sizes)
     crossing = np.diff(np.searchsorted(np.flatnonzero(crosses), read_edges)) > 0
     gaps = _gaps(filled, read_places, read_edges, width, b, reader.dtype.itemsize)
-    patch_edges = np.searchsorted(rows.patches[:, 0], bounds)
-    patches = rows.patches.copy()
-    patches[:, 0] -= np.repeat(np.array(bounds[:-1], np.int64), np.diff(patch_edges))
+    patches, patch_edges = _patches(rows, bounds)
     read_places = read_places - np.repeat(np.arange(n_steps) * (b * width), np.diff(read_edges))
     lists = [values.tolist() for values in (shards, offsets, sizes * reader.dtype.itemsize)]
     first_places, first_tokens = places[begins], rows.start[begins]
@@ -125,6 +120,24 @@ def prepare(
             )
         )
     return found
+
+
+def _border_targets(
+    rows: Segments, step: NDArray[np.int64], bounds: list[int], edges: NDArray[np.int64], seq_len: int
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The targets inside rows that do not count, as places in the targets of their step, and where each step's begin."""
+    target = rows.slot + rows.inputs - 1
+    border = np.flatnonzero(rows.border & (rows.inputs > 0) & (target < seq_len))
+    own_rows = rows.row[border] - np.array(bounds, np.int64)[step[border]]
+    return own_rows * seq_len + target[border], np.searchsorted(border, edges)
+
+
+def _patches(rows: Segments, bounds: list[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The patches with their rows counted within each step, and where each step's begin."""
+    edges = np.searchsorted(rows.patches[:, 0], bounds)
+    patches = rows.patches.copy()
+    patches[:, 0] -= np.repeat(np.array(bounds[:-1], np.int64), np.diff(edges))
+    return patches, edges
 
 
 def _borders(
