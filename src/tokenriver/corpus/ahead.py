@@ -6,10 +6,11 @@ file has parts (runs of row groups), which are read beside each other as files a
 
 from __future__ import annotations
 
-import threading
 from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING
+
+from tokenriver.corpus.threads import ThreadsAhead
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Sequence
@@ -59,18 +60,14 @@ class FilesAhead:
         self._turn = (-1, 0)
         self._begun = False
         self._waiting: dict[tuple[int, int], deque[Segment | BaseException | None]] = {}
-        self._news = threading.Condition()
-        self._stopped = False
-        self._threads = [
-            threading.Thread(target=self._run, name=f"tokenriver-ahead_{i}", daemon=True) for i in range(n_threads)
-        ]
+        self._threads = ThreadsAhead(self._run, n_threads, name="tokenriver-ahead")
+        self._news = self._threads.news
 
     def segments(self, index: int) -> Generator[Segment]:
         """All segments of a source; meanwhile those after it are begun."""
         if not self._begun:
             self._begun = True
-            for thread in self._threads:
-                thread.start()
+            self._threads.start()
         with self._news:
             while index not in self._n_parts:
                 self._news.wait()
@@ -100,20 +97,15 @@ class FilesAhead:
 
     def close(self) -> None:
         """End the threads after the piece that each is at."""
-        with self._news:
-            self._stopped = True
-            self._news.notify_all()
-        for thread in self._threads:
-            if thread.ident is not None:
-                thread.join()
+        self._threads.stop()
 
     def _next(self) -> tuple[tuple[int, int], Part] | None:
         with self._news:
-            while not self._stopped and len(self._waiting) >= self._most_parts:
+            while not self._threads.stopped and len(self._waiting) >= self._most_parts:
                 self._news.wait()
-            while not self._stopped and not self._unread and self._left:
+            while not self._threads.stopped and not self._unread and self._left:
                 self._divide(self._left.popleft())
-            if self._stopped or not self._unread:
+            if self._threads.stopped or not self._unread:
                 return None
             key, part = self._unread.popleft()
             self._waiting[key] = deque()
@@ -147,14 +139,14 @@ class FilesAhead:
         """Let a segment wait, once there is room or its part has its turn; False when none is wanted any more."""
         waiting = self._waiting[key]
         with self._news:
-            while not self._stopped and not (
+            while not self._threads.stopped and not (
                 self._held + segment.n_bytes <= self._budget or (key == self._turn and not waiting)
             ):
                 self._news.wait()
             self._held += segment.n_bytes
             waiting.append(segment)
             self._news.notify_all()
-            return not self._stopped
+            return not self._threads.stopped
 
 
 def _fail(error: Exception) -> NoReturn:

@@ -7,10 +7,10 @@ therefore hashed apart from being read; the second reading finds in memory what 
 from __future__ import annotations
 
 import hashlib
-import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from tokenriver.corpus.threads import ThreadsAhead
 from tokenriver.corpus.unchanged import modified_ns, require_unchanged
 from tokenriver.errors import CorpusError
 
@@ -83,25 +83,16 @@ class ApartHasher:
         self._places: dict[int, deque[tuple[int, Any]]] = {i: deque() for i in indices}
         self._whole: dict[int, Digest] = {}
         self._error: BaseException | None = None
-        self._stopped = False
-        self._news = threading.Condition()
-        self._threads = [
-            threading.Thread(target=self._run, name=f"tokenriver-hash-apart_{i}", daemon=True) for i in range(threads)
-        ]
+        self._threads = ThreadsAhead(self._run, threads, name="tokenriver-hash-apart")
+        self._news = self._threads.news
 
     def start(self) -> None:
         """Begin."""
-        for thread in self._threads:
-            thread.start()
+        self._threads.start()
 
     def stop(self) -> None:
         """End the threads, whatever they are at."""
-        with self._news:
-            self._stopped = True
-            self._news.notify_all()
-        for thread in self._threads:
-            if thread.ident is not None:
-                thread.join()
+        self._threads.stop()
 
     def reading(self, index: int) -> None:
         """Documents of a source are being read."""
@@ -151,15 +142,15 @@ class ApartHasher:
 
     def _next(self) -> int | None:
         with self._news:
-            while self._left and not self._stopped and self._left[0] > self._reading + self._ahead:
+            while self._left and not self._threads.stopped and self._left[0] > self._reading + self._ahead:
                 self._news.wait()
-            return None if self._stopped or self._error is not None or not self._left else self._left.popleft()
+            return None if self._threads.stopped or self._error is not None or not self._left else self._left.popleft()
 
     def _hash(self, index: int) -> None:
         digest, n_bytes, noted = hashlib.sha256(), 0, 0
         head, expected = self._heads.get(index, (0, ""))
         for chunk in self._chunks(self._sources[index]):
-            if self._stopped:
+            if self._threads.stopped:
                 return
             if n_bytes < head <= n_bytes + len(chunk):
                 digest.update(chunk[: head - n_bytes])
