@@ -25,7 +25,7 @@ from tokenriver.building.plan import (
 )
 from tokenriver.building.sealing import sealing_threads
 from tokenriver.building.whole_runs import take_block
-from tokenriver.building.writing import Pieces, WriterThread
+from tokenriver.building.writing import Closing, Pieces, WriterThread
 from tokenriver.corpus.splits import VAL
 from tokenriver.errors import ResumeError
 from tokenriver.files import PART_SUFFIX, sha256_file
@@ -227,7 +227,7 @@ class DatasetWriter:
         self._touched.clear()
         entry = {"name": path.name, "split": SPLITS[step.split], "n_tokens": step.shard.tokens}
         entry["n_docs"] = step.shard.documents
-        self._thread.close_shard(step.split, entry, checkpoint, sources, self.input_state(position, end))
+        self._thread.close_shard(step.split, Closing(entry, checkpoint, sources, self.input_state(position, end)))
 
     def _settle(self, file: dict[str, Any]) -> None:
         """Give a journalled shard its SHA-256 and its name, if a crash came before them."""

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     Place: TypeAlias = tuple[int, int]
     InputState: TypeAlias = tuple[dict[int, InputFacts], InputMark | None]
 
-__all__ = ["Pieces", "WriterThread"]
+__all__ = ["Closing", "Pieces", "WriterThread"]
 
 _QUEUE_BYTES = 64 << 20
 """Ids waiting for the writing thread, at most; beyond it the build waits."""
@@ -57,6 +57,16 @@ class Pieces:
     def n_bytes(self) -> int:
         """Bytes of the ids."""
         return sum(one.nbytes for one in self.ids)
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """What the journal notes of a complete shard (Journal.record); `entry` is the manifest's, but for the SHA-256."""
+
+    entry: dict[str, Any]
+    checkpoint: Checkpoint
+    sources: dict[str, int]
+    inputs: InputState
 
 
 class WriterThread:
@@ -81,7 +91,7 @@ class WriterThread:
         self._syncing = ThreadPoolExecutor(1, thread_name_prefix="tokenriver-sync")
         self._synced: Future[None] | None = None
         self._uploads = None if remote is None else Uploads(remote)
-        self._queue: queue.SimpleQueue[Any] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[tuple[int, Pieces | Closing] | None] = queue.SimpleQueue()
         self._room = threading.Condition()
         self._waiting_bytes = 0
         self._error: BaseException | None = None
@@ -106,17 +116,10 @@ class WriterThread:
         self._raise()
         self._queue.put((split, pieces))
 
-    def close_shard(
-        self,
-        split: int,
-        entry: dict[str, Any],
-        checkpoint: Checkpoint,
-        sources: dict[str, int],
-        inputs: InputState,
-    ) -> None:
+    def close_shard(self, split: int, closing: Closing) -> None:
         """Queue the closing of a split's file; its facts are in `files` once it has its name."""
         self._raise()
-        self._queue.put((split, entry, checkpoint, sources, inputs))
+        self._queue.put((split, closing))
 
     @property
     def abandoned_upload(self) -> bool:
@@ -149,10 +152,11 @@ class WriterThread:
     def _run(self) -> None:
         try:
             while (item := self._queue.get()) is not None and not self._stopped:
-                if isinstance(item[1], Pieces):
-                    self._append(*item)
+                split, what = item
+                if isinstance(what, Pieces):
+                    self._append(split, what)
                 else:
-                    self._seal(*item)
+                    self._seal(split, what)
             if not self._stopped:
                 self._sealing.wait()
                 if self._uploads is not None:
@@ -193,14 +197,7 @@ class WriterThread:
             self._synced.result()
             self._synced = None
 
-    def _seal(
-        self,
-        split: int,
-        entry: dict[str, Any],
-        checkpoint: Checkpoint,
-        sources: dict[str, int],
-        inputs: InputState,
-    ) -> None:
+    def _seal(self, split: int, closing: Closing) -> None:
         """Put a shard and its index on disk, then a line about it into the journal, while its SHA-256 is taken."""
         self._wait_for_sync()
         writer, index = self._open[split], self._index.get(split)
@@ -208,7 +205,7 @@ class WriterThread:
         shard = self._sealing.hash(writer, index)
         try:
             writer.sync()
-            assert writer.n_tokens == entry["n_tokens"], "the plan and the file disagree"
+            assert writer.n_tokens == closing.entry["n_tokens"], "the plan and the file disagree"
             self._open.pop(split).close()
             if index is not None:
                 self._index.pop(split).seal()
@@ -216,22 +213,26 @@ class WriterThread:
             for other in others:
                 other.sync()
             if self._uploads is None:
-                file = ManifestFile(**entry, sha256=shard.sha256)
-                self._journal.record(msgspec.to_builtins(file), checkpoint, sources, inputs)
-                self.durable, self.journalled = checkpoint.position, True
+                file = ManifestFile(**closing.entry, sha256=shard.sha256)
+                self._note(file, closing)
+                self.journalled = True
                 self._sealing.name(shard, file)
         finally:
             self._sealing.give_up(shard)  # or its thread would wait for ever
         if self._uploads is not None:
             self._sealing.wait()
-            file = ManifestFile(**entry, sha256=shard.sha256)
+            file = ManifestFile(**closing.entry, sha256=shard.sha256)
 
             def record() -> None:
-                self._journal.record(msgspec.to_builtins(file), checkpoint, sources, inputs)
+                self._note(file, closing)
                 self._files.append(file)
-                self.durable = checkpoint.position
 
             files_of = [(writer.part, writer.path.name)]
             if index is not None:
                 files_of.insert(0, (index.part, index.path.name))
             self._uploads.put(files_of, record=record)
+
+    def _note(self, file: ManifestFile, closing: Closing) -> None:
+        """Write the line about a shard into the journal."""
+        self._journal.record(msgspec.to_builtins(file), closing.checkpoint, closing.sources, closing.inputs)
+        self.durable = closing.checkpoint.position
