@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -29,6 +29,17 @@ WINDOW = 1 << 17
 
 _KEPT_WINDOWS = 4
 _KEPT_EPOCHS = 3
+
+
+class _Pieces(NamedTuple):
+    """Pieces of documents in rows: each array int64 [n_pieces]. `slot` is a piece's first in its row, `offset` its
+    first token in the document, `size` its tokens."""
+
+    row: NDArray[np.int64]
+    slot: NDArray[np.int64]
+    document: NDArray[np.int64]
+    offset: NDArray[np.int64]
+    size: NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -210,23 +221,14 @@ class PackedRows:
                 columns, (row, rows.slot[k], documents, rows.offset[k], rows.size[k]), strict=True
             ):
                 column.append(values)
-        row, slot, document, offset, size = (
-            np.concatenate(column) if column else np.zeros(0, np.int64) for column in columns
-        )
+        pieces = _Pieces(*(np.concatenate(column) if column else np.zeros(0, np.int64) for column in columns))
         if self.packing == "best-fit":
-            return self._best_fit(n_rows, row, slot, document, offset, size)
-        return self._bos_aligned(n_rows, row, slot, document, size)
+            return self._best_fit(n_rows, pieces)
+        return self._bos_aligned(n_rows, pieces)
 
-    def _best_fit(
-        self,
-        n_rows: int,
-        row: NDArray[np.int64],
-        slot: NDArray[np.int64],
-        document: NDArray[np.int64],
-        offset: NDArray[np.int64],
-        size: NDArray[np.int64],
-    ) -> Segments:
+    def _best_fit(self, n_rows: int, pieces: _Pieces) -> Segments:
         documents = self.documents
+        row, slot, document, offset, size = pieces
         # The target behind a piece is the next piece's first token: a separator, unless none is known.
         follows = np.append(row[1:] == row[:-1], False)
         separated = documents.separator is not None
@@ -244,15 +246,9 @@ class PackedRows:
             np.zeros((0, 3), np.int64),
         )
 
-    def _bos_aligned(
-        self,
-        n_rows: int,
-        row: NDArray[np.int64],
-        slot: NDArray[np.int64],
-        document: NDArray[np.int64],
-        inputs: NDArray[np.int64],
-    ) -> Segments:
+    def _bos_aligned(self, n_rows: int, pieces: _Pieces) -> Segments:
         documents = self.documents
+        row, slot, document, _, inputs = pieces
         start = documents.starts[document]
         stop = documents.starts[document + 1]
         cut = start + inputs < stop

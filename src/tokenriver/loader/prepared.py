@@ -125,7 +125,7 @@ def prepare(
 def _border_targets(
     rows: Segments, step: NDArray[np.int64], bounds: list[int], edges: NDArray[np.int64], seq_len: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The targets inside rows that do not count, as places in the targets of their step, and where each step's begin."""
+    """The targets inside rows that do not count, as places in their step, and where each step's begin."""
     target = rows.slot + rows.inputs - 1
     border = np.flatnonzero(rows.border & (rows.inputs > 0) & (target < seq_len))
     own_rows = rows.row[border] - np.array(bounds, np.int64)[step[border]]
