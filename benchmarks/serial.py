@@ -97,15 +97,15 @@ def main() -> int:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--elsewhere", action="store_true")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir=".") as folder:
-        scratch = Path(folder).resolve()
-        begin_with_lock(scratch)
+    home = Path("scratch").resolve()
+    home.mkdir(exist_ok=True)
+    begin_with_lock(home)
     library, threads = watch_lock(), Threads()
 
     import tokenriver
     from tokenriver.building import lanes
 
-    with tempfile.TemporaryDirectory(dir=".") as folder:
+    with tempfile.TemporaryDirectory(dir=home) as folder:
         scratch = Path(folder)
         (scratch / "warm.jsonl").write_text('{"text":"warm"}\n' * 1000)
         tokenizer = options.tokenizer if options.elsewhere else tokenriver.load_tokenizer(options.tokenizer)
