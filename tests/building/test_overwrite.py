@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -78,3 +81,69 @@ def test_a_swap_that_is_interrupted_anywhere_is_ended_by_the_next_run(
     there = tmp_path / "out" / "tokens" / "byte260" / "d"
     assert hashes(there) == hashes(fresh.directory)
     assert tokenriver.verify(there).ok
+
+
+STOPPED = """
+import os, pathlib, time, tokenriver
+class Stop:
+    def update(self, bytes_done, documents, tokens):
+        if documents < 60:
+            return
+        while not any(path.read_bytes().count(b"\\n") > 5 for path in pathlib.Path({out!r}).rglob("*_JOURNAL*")):
+            time.sleep(0.01)
+        os.kill(os.getpid(), {number})
+tokenriver.build([{source!r}], tokenizer="byte260", out={out!r}, dataset="d", layout={layout!r}, shard_tokens=500,
+                 block_bytes=300, overwrite=True, progress=Stop())
+"""
+
+
+def stopped(source: Path, out: Path, layout: str, number: int) -> None:
+    """An overwriting build that a signal stops in the middle."""
+    code = STOPPED.format(source=str(source), out=str(out), layout=layout, number=number)
+    assert subprocess.run([sys.executable, "-c", code], stderr=subprocess.DEVNULL, check=False).returncode != 0
+
+
+@pytest.mark.parametrize("layout", ["tokens", "llmc"])
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_stopped_in_the_middle_the_old_data_set_stays_and_the_same_command_goes_on(
+    tmp_path: Path, layout: str, number: int
+) -> None:
+    old, new = (write_jsonl(tmp_path / f"{n}.jsonl", make_texts(90, seed=n)) for n in (1, 2))
+    fresh = build(new, tmp_path / "fresh", layout=layout)
+    first = build(old, tmp_path / "out", layout=layout)
+    before = hashes(first.directory)
+    stopped(new, tmp_path / "out", layout, number)
+    made = sorted(first.directory.glob("*_OVERWRITE/*.bin"))
+    assert made
+    assert {name: found for name, found in hashes(first.directory).items() if not name.endswith("_LOCK")} == before
+    assert tokenriver.verify(first.directory).ok
+    with pytest.raises(tokenriver.IntegrityError, match="finished data set already"):
+        build(new, tmp_path / "out", layout=layout)
+    places = [path.stat().st_ino for path in made]
+    done = build(new, tmp_path / "out", layout=layout, overwrite=True)
+    assert done.resumed
+    assert [(first.directory / path.name).stat().st_ino for path in made] == places
+    assert hashes(done.directory) == hashes(fresh.directory)
+    assert [path.name for path in done.directory.iterdir() if path.is_dir()] == []
+
+
+@pytest.mark.parametrize("words", [{"split": "train"}, {"restart": True}])
+def test_other_options_or_restart_begin_anew_after_a_stop(tmp_path: Path, words: dict[str, object]) -> None:
+    old, new = (write_jsonl(tmp_path / f"{n}.jsonl", make_texts(90, seed=n)) for n in (1, 2))
+    fresh = build(new, tmp_path / "fresh", **words)
+    build(old, tmp_path / "out")
+    stopped(new, tmp_path / "out", "tokens", signal.SIGKILL)
+    done = build(new, tmp_path / "out", overwrite=True, **words)
+    assert not done.resumed
+    assert hashes(done.directory) == hashes(fresh.directory)
+
+
+def test_overwriting_nothing_yet_goes_on_as_well(tmp_path: Path) -> None:
+    new = write_jsonl(tmp_path / "new.jsonl", make_texts(90))
+    fresh = build(new, tmp_path / "fresh")
+    stopped(new, tmp_path / "out", "tokens", signal.SIGKILL)
+    done = build(new, tmp_path / "out", overwrite=True)
+    assert done.resumed
+    assert hashes(done.directory) == hashes(fresh.directory)
+    stopped(new, tmp_path / "again", "tokens", signal.SIGKILL)
+    assert not build(new, tmp_path / "again", overwrite=True, split="train").resumed

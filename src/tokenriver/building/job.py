@@ -110,7 +110,9 @@ class Job:
         self.target.end_swap()
         if self.options.overwrite or self.options.restart:
             self.target.begin_anew(
-                lambda: {**self.heading(), "engine": self.options.engine}, overwrite=self.options.overwrite
+                lambda: {**self.heading(), "engine": self.options.engine},
+                overwrite=self.options.overwrite,
+                restart=self.options.restart,
             )
         self.target.refuse_finished()
 

@@ -189,26 +189,30 @@ class Target:
         for path in self.shards():
             path.unlink()
 
-    def begin_anew(self, heading: Callable[[], dict[str, Any]], *, overwrite: bool) -> None:
+    def begin_anew(self, heading: Callable[[], dict[str, Any]], *, overwrite: bool, restart: bool) -> None:
         """Make room for a build from the start: `--overwrite` or `--restart`.
 
         A finished data set stays until the new one is whole, so that a bad record in the new input does not lose both:
-        on this disk until `swap`, behind a URL until `publish_records`. There an overwriting build of just this
-        `heading` that was killed is gone on with.
+        on this disk until `swap`, behind a URL until `publish_records`. A build of just this `heading` that was killed
+        is gone on with when it is to overwrite, unless `restart`.
         """
-        if overwrite and self._swap_there is not None and self._is_finished():
+        if not self._is_finished() or not overwrite:
+            if not overwrite or restart or not self._is_journal_of(heading()):
+                self.clear(unfinished_only=not overwrite)
+            return
+        if self._swap_there is not None:
             ended = not self._swap_there.under_way and not self._finished_elsewhere()
             self.replacing = not ended
-            if not ((ended or self._swap_there.under_way) and self._is_journal_of(heading())):
+            goes_on = (ended or self._swap_there.under_way) and not restart and self._is_journal_of(heading())
+            if not goes_on:
                 self.replacing = True
                 self._clear_here()
                 self._swap_there.prepare()
             return
-        if not overwrite or self.remote is not None or not self._is_finished():
-            self.clear(unfinished_only=not overwrite)
-            return
-        self._swap_here.prepare()
+        swap = self._swap_here
         self.replaced, self.directory = self.directory, self._anew
+        if restart or not self._is_journal_of(heading()):
+            swap.prepare()
 
     def _is_journal_of(self, heading: dict[str, Any]) -> bool:
         """Whether the journal here is of just this build, by this engine."""
@@ -225,14 +229,14 @@ class Target:
         return bool(entries)
 
     def drop_anew(self) -> None:
-        """Remove what an overwriting build has made so far; behind a URL unless its journal is kept to go on with."""
+        """Remove what an overwriting build has made so far, unless its journal is kept to go on with."""
         if self.replaced is not None:
             self.directory, self.replaced = self.replaced, None
         if self._swap_there is not None:
             if self._swap_there.under_way and not self.journal.exists():
                 with suppress(OSError):  # what stopped the build is what the user must hear
                     self._swap_there.drop()
-        else:
+        elif not (self._anew / self.journal.name).exists():
             self._swap_here.drop()
 
     def swap(self) -> None:
