@@ -9,8 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tokenriver.building.plan import (
-    TRAIN,
-    VAL,
     Close,
     Cutting,
     PlanState,
@@ -21,6 +19,7 @@ from tokenriver.building.plan import (
     document_ends,
 )
 from tokenriver.building.whole_runs import take_block
+from tokenriver.corpus.splits import TRAIN, VAL
 
 LENGTHS = st.lists(st.integers(1, 30), min_size=1, max_size=60)
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = [
-    "TRAIN",
-    "VAL",
     "Close",
     "Cutting",
     "OpenShard",

@@ -11,12 +11,12 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tokenriver.building.plan import TRAIN, VAL
 from tokenriver.building.ray_engine.build_log import InputHash
 from tokenriver.building.ray_engine.encode_task import encode_range, hash_file
 from tokenriver.building.ray_engine.segments import read_documents, segment_paths
 from tokenriver.building.ray_engine.shard_plan import ShardPlanner
 from tokenriver.building.ray_engine.shard_task import make_shard
+from tokenriver.corpus.splits import TRAIN, VAL
 from tokenriver.errors import CorpusError, IntegrityError
 from tokenriver.files import human_bytes
 

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
-from tokenriver.building.plan import VAL
 from tokenriver.cluster.shared import attempt_path, read_exactly
+from tokenriver.corpus.splits import VAL
 from tokenriver.errors import UsageError
 from tokenriver.files import naming
 

@@ -18,8 +18,6 @@ import numpy as np
 from tokenriver.building.assemble import EncodedBlock
 from tokenriver.building.counts import BuildCounts
 from tokenriver.building.plan import (
-    TRAIN,
-    VAL,
     Close,
     PlanState,
     Run,
@@ -32,6 +30,7 @@ from tokenriver.building.plan import (
     take_whole,
 )
 from tokenriver.corpus.blocks import Position
+from tokenriver.corpus.splits import TRAIN, VAL
 
 if TYPE_CHECKING:
     from collections.abc import Callable
