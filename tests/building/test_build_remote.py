@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import gzip
-import os
 import signal
-import subprocess
-import sys
 import threading
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
+import forked
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -113,10 +111,10 @@ def test_a_build_killed_while_it_uploads_goes_on(s3: Bucket, folder: Path, tmp_p
     url, never, reached = s3.put_folder(folder, "docs"), threading.Event(), threading.Event()
     s3.server.fail(r"train-00003\.bin$", Fault(hold=never, reached=reached), method="PUT")
     words = ["build", url, "--tokenizer", "byte", "--shard-tokens", "10000", "--out", f"{s3.url}/out", "--quiet"]
-    child = subprocess.Popen([sys.executable, "-m", "tokenriver", *words], env={**os.environ, **path_of_source()})
-    assert reached.wait(60)
-    child.send_signal(signal.SIGKILL)
-    child.wait()
+    with forked.start(forked.command(*words)) as child:
+        assert reached.wait(60)
+        child.kill()
+        assert child.wait() == -signal.SIGKILL
     never.set()
     assert not any(key.endswith("_MANIFEST.json") for key in s3.names("out"))
     assert list(staging.glob("*/_JOURNAL"))
@@ -127,13 +125,6 @@ def test_a_build_killed_while_it_uploads_goes_on(s3: Bucket, folder: Path, tmp_p
     assert not s3.server.requests(r"train-00000\.bin$", "PUT"), "what was there is not uploaded again"
     assert not s3.server.uploads_under_way(s3.name)
     assert not list(staging.glob("*"))
-
-
-def path_of_source() -> dict[str, str]:
-    """A child process imports the code under test."""
-    import tokenriver
-
-    return {"PYTHONPATH": os.path.dirname(os.path.dirname(tokenriver.__file__))}  # noqa: PTH120
 
 
 @pytest.mark.parametrize("name", [r"train-00002\.bin$", "_MANIFEST.json$"])
@@ -266,8 +257,8 @@ def test_nothing_is_built_to_http(folder: Path) -> None:
 
 
 KILLS = {
-    "after the journal, before the part goes": "kill_after(journal.Journal, 'record', 2, False)",
-    "after the manifest, before the journal goes": "kill_after(target.Target, 'publish_records', 1, False)",
+    "after the journal, before the part goes": "journal.Journal, 'record', 2",
+    "after the manifest, before the journal goes": "target.Target, 'publish_records'",
 }
 
 
@@ -276,26 +267,8 @@ def test_a_build_killed_between_two_steps_goes_on(
     s3: Bucket, folder: Path, tmp_path: Path, staging: Path, phase: str
 ) -> None:
     local = build(folder, out=tmp_path / "out", **TOKENS)
-    code = f"""
-import os, signal, tokenriver
-from tokenriver.building import journal, target
-
-def kill_after(owner, name, count, before):
-    original, calls = getattr(owner, name), [0]
-    def patched(*args, **kwargs):
-        calls[0] += 1
-        if not before:
-            result = original(*args, **kwargs)
-        if calls[0] == count:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return original(*args, **kwargs) if before else result
-    setattr(owner, name, patched)
-
-{KILLS[phase]}
-tokenriver.build({str(folder)!r}, out={s3.url + "/out"!r}, **{TOKENS!r})
-"""
-    child = subprocess.run([sys.executable, "-c", code], env={**os.environ, **path_of_source()}, check=False)
-    assert child.returncode == -signal.SIGKILL
+    call = f"tokenriver.build({str(folder)!r}, out={s3.url + '/out'!r}, **{TOKENS!r})"
+    forked.killed(f"from tokenriver.building import journal, target\nkill_at({KILLS[phase]})\n{call}")
     assert build(folder, out=f"{s3.url}/out", **TOKENS).resumed
     assert built(s3, prefix_of("tokens")) == hashes(local.directory)
     assert not list(staging.glob("*"))

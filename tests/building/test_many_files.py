@@ -5,12 +5,9 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import signal
-import subprocess
-import sys
 import threading
-from pathlib import Path
 
+import forked
 import pytest
 from build_helpers import hashes
 from made_documents import make_texts, write_jsonl
@@ -18,20 +15,11 @@ from made_documents import make_texts, write_jsonl
 import tokenriver
 from tokenriver.corpus import apart
 
-SRC = str(Path(tokenriver.__file__).parents[1])
 WORDS = {"tokenizer": "byte260", "shard_tokens": 3000, "block_bytes": 1500, "split": "hash:0.2"}
 KILLED = """
-import os, signal, tokenriver
 from tokenriver.corpus import apart
 from tokenriver.shards import writer
 apart._LEAST_BYTES, apart._READ_BYTES, apart._MARK_BYTES = 1000, 1000, 1000
-publish, calls = writer.ShardWriter.publish, []
-def kill_after(self):
-    publish(self)
-    calls.append(self)
-    if len(calls) == COUNT:
-        os.kill(os.getpid(), signal.SIGKILL)
-writer.ShardWriter.publish = kill_after
 """
 
 
@@ -56,11 +44,8 @@ def directory_of(out):
 
 
 def killed_build(folder, out, count):
-    code = f"{KILLED.replace('COUNT', str(count))}"
-    code += f"tokenriver.build([{str(folder)!r}], out={str(out)!r}, workers=16, **{WORDS!r})"
-    command = [sys.executable, "-c", code]
-    killed = subprocess.run(command, env={**os.environ, "PYTHONPATH": SRC}, capture_output=True, text=True, check=False)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    call = f"tokenriver.build([{str(folder)!r}], out={str(out)!r}, workers=16, **{WORDS!r})"
+    forked.killed(f"{KILLED}kill_at(writer.ShardWriter, 'publish', {count})\n{call}")
 
 
 def no_thread_is_left():

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import subprocess
-import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import forked
 import pytest
 from made_documents import make_texts, write_jsonl
 from s3_server import Fault
@@ -18,6 +14,8 @@ from tokenriver.errors import CorpusError, IntegrityError, StorageError
 from tokenriver.resuming import swap
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from s3_server import Bucket
 
 LAYOUTS = ["tokens", "llmc", "golf"]
@@ -119,43 +117,24 @@ def test_a_record_that_the_new_data_set_has_not_goes(old: Path, new: Path, tmp_p
     store.rm("/overwrite", recursive=True)
 
 
-KILLED = """
-import os, signal, tokenriver
+STEPS = """
 from tokenriver.building import journal, target
 from tokenriver.resuming import swap
 from tokenriver.storage import directory
-
-def kill(owner, name, matches, count, before=False):
-    original, calls = getattr(owner, name), [0]
-    def patched(*args, **kwargs):
-        calls[0] += matches in str(args)
-        last = matches in str(args) and calls[0] == count
-        if before and last:
-            os.kill(os.getpid(), signal.SIGKILL)
-        result = original(*args, **kwargs)
-        if last:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return result
-    setattr(owner, name, patched)
-
-kill({kill})
-tokenriver.build({source!r}, out={out!r}, overwrite=True, **{words!r})
 """
 
-BEFORE = "journal.Journal, 'record', '', 2"
+BEFORE = "journal.Journal, 'record', 2"
 WITHIN = {
-    "after a few copies": "swap, 'copy_object', '', 3",
-    "before the new manifest": "directory.RemoteDirectory, 'put', '_MANIFEST', 1, True",
-    "before the journal goes": "target.Target, 'publish_records', '', 1",
+    "after a few copies": "swap, 'copy_object', 3",
+    "before the new manifest": "directory.RemoteDirectory, 'put', before=True, about='_MANIFEST'",
+    "before the journal goes": "target.Target, 'publish_records'",
 }
 
 
 def killed(source: Path, s3: Bucket, kill: str, layout: str = "tokens") -> None:
     """An overwriting build that SIGKILL ends at that step."""
-    code = KILLED.format(kill=kill, source=str(source), out=f"{s3.url}/out", words=words_of(layout))
-    path = {"PYTHONPATH": str(Path(tokenriver.__file__).parents[1])}
-    child = subprocess.run([sys.executable, "-c", code], env={**os.environ, **path}, check=False)
-    assert child.returncode == -signal.SIGKILL
+    call = f"tokenriver.build({str(source)!r}, out={f'{s3.url}/out'!r}, overwrite=True, **{words_of(layout)!r})"
+    forked.killed(f"{STEPS}kill_at({kill})\n{call}")
 
 
 def test_killed_before_the_swap_the_old_is_whole_and_the_same_command_goes_on(

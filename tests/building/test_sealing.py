@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import errno
 import json
-import os
-import signal
-import subprocess
-import sys
 import threading
-from pathlib import Path
 
+import forked
 import pytest
 from build_helpers import hashes
 from made_documents import make_texts, write_jsonl
@@ -19,11 +15,10 @@ import tokenriver
 from tokenriver.building import sealing
 from tokenriver.building.sealing import sealing_threads
 
-SRC = str(Path(tokenriver.__file__).parents[1])
 WORDS = {"tokenizer": "byte260", "shard_tokens": 2000, "block_bytes": 1500, "split": "hash:0.3"}
 
 LATE = """
-import os, signal, threading, tokenriver
+import threading
 from tokenriver.building import index_part, journal, sealing
 from tokenriver.shards import writer
 recorded, record, sha256_file = threading.Semaphore(0), journal.Journal.record, sealing.sha256_file
@@ -35,21 +30,12 @@ def hash_after_the_journal(path):
     return sha256_file(path)
 journal.Journal.record = record_and_tell
 sealing.sha256_file = hash_after_the_journal
-calls = [0]
-def kill_at(owner, name, count):
-    original = getattr(owner, name)
-    def patched(*args, **words):
-        calls[0] += 1
-        if calls[0] == count:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return original(*args, **words)
-    setattr(owner, name, patched)
 """
 
 PHASES = {
-    "before its SHA-256 is in the journal": "kill_at(journal.Journal, 'record_sha256', 3)",
-    "between the SHA-256 and the name of the index": "kill_at(index_part.IndexPart, 'publish', 3)",
-    "between the SHA-256 and the name": "kill_at(writer.ShardWriter, 'publish', 3)",
+    "before its SHA-256 is in the journal": "journal.Journal, 'record_sha256'",
+    "between the SHA-256 and the name of the index": "index_part.IndexPart, 'publish'",
+    "between the SHA-256 and the name": "writer.ShardWriter, 'publish'",
 }
 
 
@@ -61,11 +47,8 @@ def directory_of(out):
 def test_a_journalled_shard_is_not_made_again_whatever_happens_while_it_is_hashed(tmp_path, phase):
     source = write_jsonl(tmp_path / "docs.jsonl", make_texts(120))
     tokenriver.build([source], out=tmp_path / "whole", **WORDS)
-    code = f"{LATE}{PHASES[phase]}\ntokenriver.build([{str(source)!r}], out={str(tmp_path / 'out')!r}, **{WORDS!r})"
-    killed = subprocess.run(
-        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": SRC}, capture_output=True, text=True, check=False
-    )
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    call = f"tokenriver.build([{str(source)!r}], out={str(tmp_path / 'out')!r}, **{WORDS!r})"
+    forked.killed(f"{LATE}kill_at({PHASES[phase]}, 3, before=True)\n{call}")
     directory = directory_of(tmp_path / "out")
     lines = [json.loads(line) for line in (directory / "_JOURNAL").read_bytes().splitlines()]
     journalled = [line["file"]["name"] for line in lines if "file" in line]

@@ -2,77 +2,74 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import os
 import random
 import signal
 import subprocess
 import sys
-import textwrap
 import time
 from pathlib import Path
 
+import forked
 import pytest
 from build_helpers import hashes
 from made_documents import make_texts, write_jsonl
 
 import tokenriver
+from tokenriver.corpus import hashing
 from tokenriver.shards.verify import verify
 
-SRC = str(Path(tokenriver.__file__).parents[1])
-
-KILL_AT = """
-import os, signal, sys
-from tokenriver.building import dataset, index_part, journal, records
-from tokenriver.shards import writer
-import tokenriver.building.job as job_module
-
-def kill_after(owner, name, count, before):
-    original = getattr(owner, name)
-    calls = [0]
-    def patched(*args, **kwargs):
-        calls[0] += 1
-        if before and calls[0] == count:
-            os.kill(os.getpid(), signal.SIGKILL)
-        result = original(*args, **kwargs)
-        if calls[0] == count:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return result
-    setattr(owner, name, patched)
-"""
+STEPS = "from tokenriver.building import index_part, job, journal, records\nfrom tokenriver.shards import writer\n"
 
 PHASES = {
-    "before the first byte": "kill_after(writer.ShardWriter, 'append_all', 1, True)",
-    "before the first shard is sealed": "kill_after(writer.ShardWriter, 'complete', 1, True)",
-    "between sealing and the journal": "kill_after(journal.Journal, 'record', 2, True)",
-    "between the journal and the rename": "kill_after(writer.ShardWriter, 'publish', 3, True)",
-    "between the names of the index and of the shard": "kill_after(index_part.IndexPart, 'publish', 2, False)",
-    "between the index's end and the journal": "kill_after(index_part.IndexPart, 'seal', 2, False)",
-    "right after a rename": "kill_after(writer.ShardWriter, 'publish', 3, False)",
-    "in the middle of an append": "kill_after(writer.ShardWriter, 'append_all', 9, False)",
-    "before the records": "kill_after(job_module, 'write_records', 1, True)",
-    "before the manifest": "kill_after(records, 'write_manifest', 1, True)",
-    "after the manifest, before the journal goes": "kill_after(job_module, 'write_records', 1, False)",
+    "before the first byte": "writer.ShardWriter, 'append_all', before=True",
+    "before the first shard is sealed": "writer.ShardWriter, 'complete', before=True",
+    "between sealing and the journal": "journal.Journal, 'record', 2, before=True",
+    "between the journal and the rename": "writer.ShardWriter, 'publish', 3, before=True",
+    "between the names of the index and of the shard": "index_part.IndexPart, 'publish', 2",
+    "between the index's end and the journal": "index_part.IndexPart, 'seal', 2",
+    "right after a rename": "writer.ShardWriter, 'publish', 3",
+    "in the middle of an append": "writer.ShardWriter, 'append_all', 9",
+    "before the records": "job, 'write_records', before=True",
+    "before the manifest": "records, 'write_manifest', before=True",
+    "after the manifest, before the journal goes": "job, 'write_records'",
 }
+FOUR_SHARDS = "writer.ShardWriter, 'publish', 4"
 
 
-def run_build(source, out, *, prelude="", stdin=None, **words):
-    """A build in a process of its own, with `prelude` run before it."""
+def build(source, out, **words):
+    """A build here, of small shards."""
+    return tokenriver.build([source], out=out, **{"tokenizer": "byte260", "shard_tokens": 2000, **words})
+
+
+def killed_build(source, out, step, *, stdin=os.devnull, **words):
+    """A build in a process of its own that SIGKILL ends at that step."""
     words = {"tokenizer": "byte260", "shard_tokens": 2000, **words}
-    code = f"{prelude}\nimport tokenriver\ntokenriver.build([{str(source)!r}], out={str(out)!r}, **{words!r})\n"
-    with open(stdin or os.devnull, "rb") as given:
-        return subprocess.run(
-            [sys.executable, "-c", textwrap.dedent(code)],
-            env={**os.environ, "PYTHONPATH": SRC},
-            stdin=given,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
+    call = f"tokenriver.build([{str(source)!r}], out={str(out)!r}, **{words!r})"
+    forked.killed(f"{STEPS}kill_at({step})\n{call}", stdin=stdin)
 
 
 def directory_of(out, layout):
     return out / "tokens" / "byte260" / "docs" if layout == "tokens" else out
+
+
+PHASE_WORDS = {"split": "hash:0.3", "block_bytes": 1500}
+
+
+@pytest.fixture(scope="module")
+def finished_build(tmp_path_factory):
+    """By layout: the input of the phases, and the hashes of what a build makes of it that nobody kills."""
+    folder = tmp_path_factory.mktemp("whole")
+    source = write_jsonl(folder / "docs.jsonl", make_texts(120))
+
+    @functools.cache
+    def finished(layout):
+        build(source, folder / layout, layout=layout, **PHASE_WORDS)
+        return source, hashes(directory_of(folder / layout, layout))
+
+    return finished
 
 
 @pytest.mark.parametrize(
@@ -85,59 +82,59 @@ def directory_of(out, layout):
         ("golf", "before the records"),
     ],
 )
-def test_a_kill_in_any_phase_costs_nothing(tmp_path, phase, layout):
-    source = write_jsonl(tmp_path / "docs.jsonl", make_texts(120))
-    words = {"layout": layout, "split": "hash:0.3", "block_bytes": 1500}
-    assert run_build(source, tmp_path / "whole", **words).returncode == 0
-    killed = run_build(source, tmp_path / "out", prelude=KILL_AT + PHASES[phase], **words)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
+def test_a_kill_in_any_phase_costs_nothing(tmp_path, finished_build, phase, layout):
+    source, whole = finished_build(layout)
+    killed_build(source, tmp_path / "out", PHASES[phase], layout=layout, **PHASE_WORDS)
     directory = directory_of(tmp_path / "out", layout)
     finished = {p.name: (p.stat().st_mtime_ns, p.stat().st_ino) for p in directory.glob("*.bin")}
-    again = run_build(source, tmp_path / "out", **{**words, "block_bytes": 700, "workers": 3})
-    assert again.returncode == 0, again.stderr
-    assert hashes(directory) == hashes(directory_of(tmp_path / "whole", layout))
+    build(source, tmp_path / "out", layout=layout, **{**PHASE_WORDS, "block_bytes": 700, "workers": 3})
+    assert hashes(directory) == whole
     for name, facts in finished.items():
         stat = (directory / name).stat()
         assert (stat.st_mtime_ns, stat.st_ino) == facts
 
 
 def test_many_kills_at_random_moments_of_one_build(tmp_path):
-    source = write_jsonl(tmp_path / "docs.jsonl", make_texts(20_000, words=60))
-    words = {"layout": "tokens", "split": "hash:0.1", "shard_tokens": 60_000, "block_bytes": 30_000}
-    assert run_build(source, tmp_path / "whole", **words).returncode == 0
+    source = write_jsonl(tmp_path / "docs.jsonl", make_texts(6_000, words=60))
+    words = {"tokenizer": "byte260", "split": "hash:0.1", "shard_tokens": 20_000, "block_bytes": 10_000}
+    tokenriver.build([source], out=tmp_path / "whole", **words)
     expected = hashes(directory_of(tmp_path / "whole", "tokens"))
     directory = directory_of(tmp_path / "out", "tokens")
     rng = random.Random(5)
-    kills = 0
-    while kills < 25:
-        code = f"import tokenriver\ntokenriver.build([{str(source)!r}], out={str(tmp_path / 'out')!r}, **{words!r},"
-        code += f"tokenizer='byte260', workers={rng.choice([1, 2, 4])})"
-        process = subprocess.Popen([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": SRC})
-        goal = len(list(directory.glob("*.bin"))) + rng.choice([0, 0, 1, 2])
-        while process.poll() is None and len(list(directory.glob("*.bin"))) < goal:
-            time.sleep(0.001)
-        time.sleep(rng.random() * (0.6 if goal == 0 else 0.05))
-        process.kill()
-        code = process.wait()
-        if code == 0:
-            break
-        kills += 1
+    for _ in range(25):
+        workers = rng.choice([1, 2, 4])
+        code = f"tokenriver.build([{str(source)!r}], out={str(tmp_path / 'out')!r}, workers={workers}, **{words!r})"
+        with forked.start(f"import tokenriver\n{code}") as process:
+            goal = len(list(directory.glob("*.bin"))) + rng.choice([0, 0, 1, 2])
+            while process.poll() is None and len(list(directory.glob("*.bin"))) < goal:
+                time.sleep(0.001)
+            time.sleep(rng.random() * 0.05)
+            process.kill()
+            assert process.wait() == -signal.SIGKILL, process.stderr
         final = {p.name for p in directory.glob("*.bin")}
         assert {n: h for n, h in hashes(directory).items() if n in final}.items() <= expected.items()
-    assert run_build(source, tmp_path / "out", **words).returncode == 0 or kills < 25
+    assert len(final) > 10
+    assert tokenriver.build([source], out=tmp_path / "out", **words).resumed
     assert hashes(directory) == expected
-    assert kills >= 10
 
 
-FOUR_SHARDS = KILL_AT + "kill_after(writer.ShardWriter, 'publish', 4, False)"
+@pytest.fixture
+def build_of_stdin(monkeypatch):
+    """A build here that reads a file as its standard input."""
+
+    def run(given, out, **words):
+        with monkeypatch.context() as patches, open(given, "rb") as raw:
+            patches.setattr(sys, "stdin", type("Stdin", (), {"buffer": raw, "fileno": raw.fileno}))
+            return build("-", out, dataset="docs", **words)
+
+    return run
 
 
-def test_standard_input_is_gone_on_with_and_another_one_is_refused(tmp_path):
+def test_standard_input_is_gone_on_with_and_another_one_is_refused(tmp_path, build_of_stdin):
     texts = make_texts(400)
     source = write_jsonl(tmp_path / "docs.jsonl", texts)
-    words = {"block_bytes": 1500, "split": "train", "dataset": "docs"}
-    assert run_build("-", tmp_path / "whole", stdin=source, **words).returncode == 0
-    assert run_build("-", tmp_path / "out", stdin=source, prelude=FOUR_SHARDS, **words).returncode == -signal.SIGKILL
+    words = {"block_bytes": 1500, "split": "train"}
+    killed_build("-", tmp_path / "out", FOUR_SHARDS, stdin=source, dataset="docs", **words)
     directory = directory_of(tmp_path / "out", "tokens")
     journal = (directory / "_JOURNAL").read_bytes()
     # The first has records of the same length, so nothing but the bytes differs; the last ends too early.
@@ -145,71 +142,60 @@ def test_standard_input_is_gone_on_with_and_another_one_is_refused(tmp_path):
     other = write_jsonl(tmp_path / "other.jsonl", make_texts(400, seed=2, words=50))
     short = write_jsonl(tmp_path / "short.jsonl", texts[:3])
     for wrong in (first, other, short, Path(os.devnull)):
-        refused = run_build("-", tmp_path / "out", stdin=wrong, **words)
-        assert refused.returncode == 1, wrong
-        assert "ResumeError: <stdin>: its first" in refused.stderr, (wrong, refused.stderr)
+        with pytest.raises(tokenriver.ResumeError, match="<stdin>: its first"):
+            build_of_stdin(wrong, tmp_path / "out", **words)
         assert (directory / "_JOURNAL").read_bytes() == journal
-    assert run_build("-", tmp_path / "out", stdin=source, **words).returncode == 0
+    assert build_of_stdin(source, tmp_path / "out", **words).resumed
+    build_of_stdin(source, tmp_path / "whole", **words)
     assert hashes(directory) == hashes(directory_of(tmp_path / "whole", "tokens"))
 
 
-def test_standard_input_need_not_come_again_when_only_the_records_are_missing(tmp_path):
+def test_standard_input_need_not_come_again_when_only_the_records_are_missing(tmp_path, build_of_stdin):
     source = write_jsonl(tmp_path / "docs.jsonl", make_texts(50))
-    words = {"dataset": "docs"}
-    killed = run_build("-", tmp_path / "out", stdin=source, prelude=KILL_AT + PHASES["before the manifest"], **words)
-    assert killed.returncode == -signal.SIGKILL
-    assert run_build("-", tmp_path / "out", stdin=os.devnull, **words).returncode == 0
-    assert run_build("-", tmp_path / "whole", stdin=source, **words).returncode == 0
+    killed_build("-", tmp_path / "out", PHASES["before the manifest"], stdin=source, dataset="docs")
+    assert build_of_stdin(os.devnull, tmp_path / "out").resumed
+    build_of_stdin(source, tmp_path / "whole")
     assert hashes(directory_of(tmp_path / "out", "tokens")) == hashes(directory_of(tmp_path / "whole", "tokens"))
 
 
 def test_bytes_that_changed_behind_size_and_time_never_get_a_manifest(tmp_path):
     source = write_jsonl(tmp_path / "docs.jsonl", make_texts(400))
     words = {"block_bytes": 1500, "split": "train"}
-    assert run_build(source, tmp_path, prelude=FOUR_SHARDS, **words).returncode == -signal.SIGKILL
+    killed_build(source, tmp_path, FOUR_SHARDS, **words)
     raw, times = source.read_bytes(), source.stat()
     source.write_bytes(raw.replace(b"0 ", b"X ", 1))
     os.utime(source, ns=(times.st_atime_ns, times.st_mtime_ns))
     for _ in range(2):
-        refused = run_build(source, tmp_path, **words)
-        assert "docs.jsonl: its first" in refused.stderr
-        assert "the input changed" in refused.stderr
+        with pytest.raises(tokenriver.ResumeError, match=r"docs\.jsonl: its first.*the input changed"):
+            build(source, tmp_path, **words)
         assert not (directory_of(tmp_path, "tokens") / "_MANIFEST.json").exists()
     source.write_bytes(raw)
     os.utime(source, ns=(times.st_atime_ns, times.st_mtime_ns))
-    assert run_build(source, tmp_path, **words).returncode == 0
-    assert run_build(source, tmp_path / "whole", **words).returncode == 0
+    build(source, tmp_path, **words)
+    build(source, tmp_path / "whole", **words)
     assert hashes(directory_of(tmp_path, "tokens")) == hashes(directory_of(tmp_path / "whole", "tokens"))
 
 
-def test_inputs_behind_the_journal_are_not_read_again_and_keep_the_hash_of_what_was_read(tmp_path):
-    sources = [write_jsonl(tmp_path / f"{i}.jsonl", make_texts(100, seed=i)) for i in range(4)]
+def test_inputs_behind_the_journal_are_not_read_again_and_keep_the_hash_of_what_was_read(tmp_path, monkeypatch):
     folder = tmp_path / "docs"
     folder.mkdir()
-    for source in sources:
-        source.rename(folder / source.name)
+    for i in range(4):
+        write_jsonl(folder / f"{i}.jsonl", make_texts(100, seed=i))
     words = {"block_bytes": 1500, "split": "train"}
-    assert run_build(folder, tmp_path / "whole", **words).returncode == 0
-    thirtieth = KILL_AT + "kill_after(writer.ShardWriter, 'publish', 30, False)"
-    assert run_build(folder, tmp_path / "out", prelude=thirtieth, **words).returncode == -signal.SIGKILL
-    no_reading = """
-        from tokenriver.corpus import hashing
-        original = hashing.hash_source
-        def only_the_current(source, *mark):
-            assert source.name not in ("0.jsonl", "1.jsonl"), source
-            return original(source, *mark)
-        hashing.hash_source = only_the_current
-    """
-    again = run_build(folder, tmp_path / "out", prelude=textwrap.dedent(no_reading), **words)
-    assert again.returncode == 0, again.stderr
+    build(folder, tmp_path / "whole", **words)
+    killed_build(folder, tmp_path / "out", "writer.ShardWriter, 'publish', 30", **words)
+    original, hashed = hashing.hash_source, []
+    monkeypatch.setattr(hashing, "hash_source", lambda one, *mark: (hashed.append(one.name), original(one, *mark))[1])
+    build(folder, tmp_path / "out", **words)
+    assert hashed
+    assert not {"0.jsonl", "1.jsonl"} & set(hashed), "only the current one"
     assert hashes(directory_of(tmp_path / "out", "tokens")) == hashes(directory_of(tmp_path / "whole", "tokens"))
 
 
 def test_a_changed_input_option_or_tokenizer_is_refused_by_name(tmp_path):
     source = write_jsonl(tmp_path / "docs.jsonl", make_texts(120))
-    prelude = KILL_AT + "kill_after(writer.ShardWriter, 'publish', 2, False)"
     words = {"tokenizer": "byte260", "shard_tokens": 2000}
-    assert run_build(source, tmp_path, prelude=prelude).returncode == -signal.SIGKILL
+    killed_build(source, tmp_path, "writer.ShardWriter, 'publish', 2")
     for change, named in [({"shard_tokens": 3000}, "shard_tokens"), ({"split": "train"}, "split")]:
         with pytest.raises(tokenriver.ResumeError, match=named):
             tokenriver.build([source], out=tmp_path, **{**words, **change})
@@ -223,49 +209,36 @@ def test_a_changed_input_option_or_tokenizer_is_refused_by_name(tmp_path):
 
 def test_a_second_build_in_the_same_directory_is_told_so(tmp_path):
     source = write_jsonl(tmp_path / "docs.jsonl", make_texts(20))
-    prelude = """
-import time, pathlib, tokenriver.building.passes as b
-original = b._stream
-def slow(*args):
-    print("locked", flush=True)
-    time.sleep(60)
-b._stream = slow
+    code = f"""
+import pathlib, time, tokenriver
+import tokenriver.building.passes as passes
+passes._stream = lambda *_: (pathlib.Path({str(tmp_path / "locked")!r}).touch(), time.sleep(60))
+tokenriver.build([{str(source)!r}], tokenizer='byte', out={str(tmp_path)!r})
 """
-    code = f"{prelude}\nimport tokenriver\ntokenriver.build([{str(source)!r}], tokenizer='byte', out={str(tmp_path)!r})"
-    process = subprocess.Popen(
-        [sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": SRC}, stdout=subprocess.PIPE, text=True
-    )
-    try:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "locked\n"
+    with forked.start(code) as process:
+        while not (tmp_path / "locked").exists():
+            assert process.poll() is None, process.stderr
+            time.sleep(0.001)
         with pytest.raises(tokenriver.ResumeError, match="another build"):
             tokenriver.build([source], tokenizer="byte", out=tmp_path)
-    finally:
-        process.kill()
-        process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
     assert tokenriver.build([source], tokenizer="byte", out=tmp_path).documents == 20
 
 
 @pytest.mark.parametrize(("signal_number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_stops_the_command_cleanly_and_says_how_to_go_on(tmp_path, signal_number, code):
-    source = write_jsonl(tmp_path / "docs.jsonl", make_texts(30_000))
-    command = [sys.executable, "-m", "tokenriver", "build", str(source), "--tokenizer", "byte260"]
-    command += ["--out", str(tmp_path), "--shard-tokens", "50000", "--block-bytes", "20000", "--workers", "1"]
-    process = subprocess.Popen(command, env={**os.environ, "PYTHONPATH": SRC}, stderr=subprocess.PIPE, text=True)
+    source = write_jsonl(tmp_path / "docs.jsonl", make_texts(10_000))
+    words = ["build", source, "--tokenizer", "byte260", "--out", tmp_path, "--workers", "1"]
+    command = forked.command(*words, "--shard-tokens", "30000", "--block-bytes", "20000")
     directory = directory_of(tmp_path, "tokens")
-    while not list(directory.glob("*.bin")) and process.poll() is None:
-        time.sleep(0.001)
-    process.send_signal(signal_number)
-    _, errors = process.communicate()
-    assert process.returncode == code
-    assert "goes on" in errors
-    assert "Traceback" not in errors
+    with forked.start(command) as process:
+        while not list(directory.glob("*.bin")) and process.poll() is None:
+            time.sleep(0.001)
+        process.send_signal(signal_number)
+        assert process.wait() == code
+        assert "goes on" in process.stderr
+        assert "Traceback" not in process.stderr
     assert (directory / "_JOURNAL").exists()
-    assert (
-        subprocess.run(command, env={**os.environ, "PYTHONPATH": SRC}, capture_output=True, check=False).returncode == 0
-    )
+    assert forked.run(command).returncode == 0
     assert not (directory / "_JOURNAL").exists()
 
 
@@ -365,16 +338,14 @@ def test_a_fast_encoder_that_differs_from_its_reference_stops_the_build_with_the
     assert not (tmp_path / "out").exists()
 
 
-def test_a_directory_that_cannot_be_written_is_one_error(tmp_path):
+def test_a_directory_that_cannot_be_written_is_one_error(tmp_path, monkeypatch):
     if os.geteuid() == 0:
         (tmp_path / "out").write_text("a file where a directory is needed")
     else:
         (tmp_path / "out").mkdir(mode=0o555)
     source = write_jsonl(tmp_path / "docs.jsonl", ["a"])
-    command = [sys.executable, "-m", "tokenriver", "build", str(source), "--tokenizer", "byte", "--out", "out"]
-    result = subprocess.run(
-        command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": SRC}, capture_output=True, text=True, check=False
-    )
+    monkeypatch.chdir(tmp_path)
+    result = forked.run(forked.command("build", source, "--tokenizer", "byte", "--out", "out"))
     assert result.returncode == 1
     assert "out" in result.stderr
     assert "Traceback" not in result.stderr
@@ -401,10 +372,9 @@ def test_the_index_survives_kills_also_where_only_the_build_knows_the_documents(
         words = {"layout": layout, "tokenizer": tokenizer, "split": "hash:0.3", "block_bytes": 700}
         words |= {"doc_index": True}
         whole, out = tmp_path / layout / "whole", tmp_path / layout / "out"
-        assert run_build(source, whole, **words).returncode == 0
-        prelude = KILL_AT + "kill_after(journal.Journal, 'record', 3, False)"
-        assert run_build(source, out, prelude=prelude, **words).returncode == -signal.SIGKILL
-        assert run_build(source, out, **words).returncode == 0
+        build(source, whole, **words)
+        killed_build(source, out, "journal.Journal, 'record', 3", **words)
+        build(source, out, **words)
         found = {p.relative_to(out): p.read_bytes() for p in out.rglob("*.index")}
         assert len(found) > 3
         assert found == {p.relative_to(whole): p.read_bytes() for p in whole.rglob("*.index")}

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import multiprocessing
+import json
 import os
 import pickle
 import signal
-import subprocess
-import sys
 import threading
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+import forked
 import numpy as np
 import pytest
 from local_hub import LocalHub
@@ -72,7 +71,6 @@ def with_documents(folder: Path, sizes: list[int], *, index: bool) -> Path:
 
 
 def rewrite_hashes(folder: Path) -> None:
-    import json
     from hashlib import sha256
 
     manifest = json.loads((folder / "_MANIFEST.json").read_text())
@@ -369,18 +367,14 @@ def test_a_fetch_that_was_killed_goes_on_in_place(url: str, s3: Bucket, tmp_path
     monkeypatch.setattr("tokenriver.cache.fetch._AT_ONCE", 2)
     gate = threading.Event()
     s3.server.fail(r"train-00001\.bin", Fault(), Fault(), Fault(), Fault(), Fault(hold=gate))
-    code = (
-        "import sys, tokenriver.cache.fetch as f\n"
-        "f._CHUNK, f._AT_ONCE = 1000, 2\n"
-        "from tokenriver import TrainLoader\n"
-        "list(TrainLoader(sys.argv[1], order='sequential', epochs=1, batch_size=8, seq_len=64))\n"
-    )
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    child = subprocess.Popen([sys.executable, "-c", code, url], env=environment)
-    while len(s3.server.requests(r"train-00001\.bin")) < 5:
-        gate.wait(0.01)
-    child.send_signal(signal.SIGKILL)
-    child.wait()
+    code = "import tokenriver.cache.fetch as f\nf._CHUNK, f._AT_ONCE = 1000, 2\nfrom tokenriver import TrainLoader\n"
+    code += f"list(TrainLoader({url!r}, order='sequential', epochs=1, batch_size=8, seq_len=64))\n"
+    with forked.start(code) as child:
+        while len(s3.server.requests(r"train-00001\.bin")) < 5:
+            assert child.poll() is None, child.stderr
+            gate.wait(0.01)
+        child.kill()
+        assert child.wait() == -signal.SIGKILL
     gate.set()
     parts = cached(tmp_path, "train-00001.bin.*.part")
     assert parts == ["train-00001.bin.6024.part"]
@@ -392,21 +386,20 @@ def test_a_fetch_that_was_killed_goes_on_in_place(url: str, s3: Bucket, tmp_path
     assert bodies(s3, r"train-00001\.bin") == 6024 - 4000
 
 
-def four_readers(url: str, rank: int, results: Any) -> None:
-    """One of four processes that share a cache; gives what it saw of the order."""
-    loader = TrainLoader(url, order="sequential", epochs=2, batch_size=2, seq_len=64, rank=rank, world_size=4)
-    results.put((rank, [int(batch.inputs[0, 0]) for batch in loader], loader.fingerprint))
+FOUR = """
+import json
+from tokenriver import TrainLoader
+loader = TrainLoader({url!r}, order="sequential", epochs=2, batch_size=2, seq_len=64, rank={rank}, world_size=4)
+print(json.dumps([[int(batch.inputs[0, 0]) for batch in loader], loader.fingerprint]))
+"""
 
 
 def test_four_processes_share_one_cache_and_fetch_each_shard_once(local: Path, url: str, s3: Bucket) -> None:
-    context = multiprocessing.get_context("spawn")
-    results = context.Queue()
-    children = [context.Process(target=four_readers, args=(url, rank, results)) for rank in range(4)]
+    children = [forked.start(FOUR.format(url=url, rank=rank)) for rank in range(4)]
+    assert [child.wait() for child in children] == [0] * 4, [child.stderr for child in children]
+    found = [tuple(json.loads(child.stdout)) for child in children]
     for child in children:
-        child.start()
-    found = {rank: (firsts, fingerprint) for rank, firsts, fingerprint in (results.get(timeout=60) for _ in range(4))}
-    for child in children:
-        child.join()
+        child.close()
     for rank in range(4):
         expected = TrainLoader(local, order="sequential", epochs=2, batch_size=2, seq_len=64, rank=rank, world_size=4)
         assert found[rank] == ([int(batch.inputs[0, 0]) for batch in expected], expected.fingerprint)

@@ -4,21 +4,16 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import random
-import signal
-import subprocess
-import sys
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import forked
 import fsspec
 import pytest
 from made_documents import make_texts, write_jsonl
 from s3_server import Fault
 
-import tokenriver
 from tokenriver.corpus.log import CorpusLog
 from tokenriver.corpus.manifest import CORPUS_MANIFEST, read_corpus_manifest
 from tokenriver.corpus.shards import verify_corpus, write_corpus
@@ -28,6 +23,7 @@ from tokenriver.storage.paths import to_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from s3_server import Bucket
 
@@ -98,42 +94,25 @@ def test_a_corpus_interrupted_after_every_other_shard_is_the_same(
     assert (done.manifest, done.text_bytes, done.skipped) == (whole.manifest, whole.text_bytes, whole.skipped)
 
 
-KILLED = """
-import os, signal, threading
-from tokenriver.corpus import log, target, shards
-from tokenriver.resuming import swap
+STEPS = """
+from tokenriver.corpus import log, shards, target
 from tokenriver.corpus.sources import SourceOptions
-
-def kill(owner, name, count, before):
-    original, calls = getattr(owner, name), [0]
-    def patched(*args, **kwargs):
-        calls[0] += 1
-        if before and calls[0] == count:
-            os.kill(os.getpid(), signal.SIGKILL)
-        result = original(*args, **kwargs)
-        if calls[0] == count:
-            os.kill(os.getpid(), signal.SIGKILL)
-        return result
-    setattr(owner, name, patched)
-
-kill({kill})
-shards.write_corpus([{folder!r}], {out!r}, options=SourceOptions(on_bad_record="skip"), **{words!r})
+from tokenriver.resuming import swap
 """
 
 KILLS = {
-    "after a shard is in the journal": "log.CorpusLog, 'shard', 3, False",
-    "before a shard is in the journal": "log.CorpusLog, 'shard', 3, True",
-    "before all is put in place": "log.CorpusLog, 'finish', 1, False",
-    "before the journal goes": "target.CorpusTarget, 'publish', 1, False",
+    "after a shard is in the journal": "log.CorpusLog, 'shard', 3",
+    "before a shard is in the journal": "log.CorpusLog, 'shard', 3, before=True",
+    "before all is put in place": "log.CorpusLog, 'finish'",
+    "before the journal goes": "target.CorpusTarget, 'publish'",
 }
 
 
 def killed(folder: Path, out: Path | str, kill: str, **words: Any) -> None:
     """A run that SIGKILL ends at that step."""
-    code = KILLED.format(kill=kill, folder=str(folder), out=str(out), words={**WORDS, **words})
-    source = {"PYTHONPATH": str(Path(tokenriver.__file__).parents[1])}
-    child = subprocess.run([sys.executable, "-c", code], env={**os.environ, **source}, check=False)
-    assert child.returncode == -signal.SIGKILL
+    options = "options=SourceOptions(on_bad_record='skip')"
+    call = f"shards.write_corpus([{str(folder)!r}], {str(out)!r}, {options}, **{ {**WORDS, **words}!r})"
+    forked.killed(f"{STEPS}kill_at({kill})\n{call}")
 
 
 @pytest.mark.parametrize("step", KILLS)
@@ -293,7 +272,7 @@ def test_a_corpus_killed_while_it_replaces_another_is_ended_by_the_next_run(
     s3: Bucket, folder: Path, tmp_path: Path, staging: Path
 ) -> None:
     write(folder, f"{s3.url}/c", shard_bytes=9000)
-    killed(folder, f"{s3.url}/c", "swap.Swap, 'begin', 1, False", overwrite=True)
+    killed(folder, f"{s3.url}/c", "swap.Swap, 'begin'", overwrite=True)
     s3.server.mend()
     assert write(folder, f"{s3.url}/c").resumed, "whether or not --overwrite is given: the old is as good as gone"
     write(folder, tmp_path / "fresh")

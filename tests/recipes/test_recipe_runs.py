@@ -4,13 +4,9 @@ from __future__ import annotations
 
 import functools
 import json
-import os
-import signal
-import subprocess
-import sys
-import textwrap
 from pathlib import Path
 
+import forked
 import pytest
 from build_helpers_recipes import build_records
 from hub_fixtures import hub_environment
@@ -61,19 +57,6 @@ def shards(directory):
     return {p.name: p.read_bytes() for p in sorted(directory.rglob("*.bin"))}
 
 
-KILL = """
-import os, signal
-from tokenriver.shards import writer
-original, calls = writer.ShardWriter.publish, [0]
-def publish(self):
-    calls[0] += 1
-    original(self)
-    if calls[0] == {after}:
-        os.kill(os.getpid(), signal.SIGKILL)
-writer.ShardWriter.publish = publish
-"""
-
-
 @pytest.mark.parametrize("after", [2, 9, 14])
 def test_a_kill_in_the_middle_of_fineweb_fetches_no_finished_file_again(hub, tmp_path, after):
     names = fineweb(hub)
@@ -81,11 +64,8 @@ def test_a_kill_in_the_middle_of_fineweb_fetches_no_finished_file_again(hub, tmp
     hub.log.clear()
     words = {"out": str(tmp_path / "out"), "tokenizer": "byte260", "shard-tokens": 2500, "workers": 1}
     arguments = ["recipe", "fineweb", *(str(w) for k, v in words.items() for w in (f"--{k}", v)), "--quiet"]
-    call = f"import sys\nfrom tokenriver.cli import main\nsys.exit(main({arguments!r}))"
-    code = f"{textwrap.dedent(KILL.format(after=after))}\n{call}"
-    environment = {**os.environ, **hub_environment(hub, tmp_path), "PYTHONPATH": SRC}
-    killed = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    steps = f"from tokenriver.shards import writer\nkill_at(writer.ShardWriter, 'publish', {after})\n"
+    forked.killed(steps + forked.command(*arguments), env=hub_environment(hub, tmp_path))
     finished = [n for n in names if sum(r.sent for r in hub.bodies(n)) == len(hub.repos[FINEWEB].commits[-1][1][n])]
     assert finished
     hub.add(FINEWEB, {names[-1]: parquet(rows(5))})  # the owner changes the data set: the commit is pinned

@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import io
-import os
-import signal
-import subprocess
-import sys
-import textwrap
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import forked
 import fsspec
 import pytest
 from hub_fixtures import hub_environment
@@ -23,6 +18,8 @@ from tokenriver.recipes.engine import prepare_recipe, run_recipe
 from tokenriver.recipes.options import RecipeOptions
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from local_hub import LocalHub
     from s3_server import Bucket
 
@@ -75,30 +72,15 @@ def test_a_recipe_to_a_store_gives_the_bytes_of_a_local_one(
         run("fineweb", f"{s3.url}/out", **words)
 
 
-KILL = """
-import os, signal
-from tokenriver.resuming import uploads
-original, calls = uploads.Uploads._upload, [0]
-def upload(self, files):
-    calls[0] += 1
-    original(self, files)
-    if calls[0] == 3:
-        os.kill(os.getpid(), signal.SIGKILL)
-uploads.Uploads._upload = upload
-"""
-
-
 def test_a_recipe_to_a_store_goes_on_after_a_kill(hub: LocalHub, s3: Bucket, tmp_path: Path, staging: Path) -> None:
     names = fineweb(hub)
     run("fineweb", tmp_path / "whole", shard_tokens=2500, layout="tokens")
     hub.log.clear()
     arguments = ["recipe", "fineweb", "--tokenizer", "byte260", "--shard-tokens", "2500", "--layout", "tokens"]
     arguments += ["--out", f"{s3.url}/out", "--quiet"]
-    code = f"{textwrap.dedent(KILL)}\nimport sys\nfrom tokenriver.cli import main\nsys.exit(main({arguments!r}))"
-    variables = {**os.environ, **hub_environment(hub, tmp_path), **environment(s3.server.url)}
-    variables["PYTHONPATH"] = str(Path(tokenriver.__file__).parents[1])
-    killed = subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, text=True)
-    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    steps = "from tokenriver.resuming import uploads\nkill_at(uploads.Uploads, '_upload', 3)\n"
+    variables = {**hub_environment(hub, tmp_path), **environment(s3.server.url)}
+    forked.killed(steps + forked.command(*arguments), env=variables)
     whole = here(tmp_path / "whole")
     half = stored(s3, "out")
     assert half
