@@ -4,11 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from typing import TYPE_CHECKING
 
-import pytest
-from hypothesis import settings
-from shared_folder import SHARED
+# Where the environment forbids to keep bytecode, each process that the tests start compiles all modules anew, and each
+# worker of pytest hypothesis and the tests: a tenth of all the time.
+sys.dont_write_bytecode = False
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+import pytest  # noqa: E402
+from hypothesis import settings  # noqa: E402
+from shared_folder import SHARED  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
