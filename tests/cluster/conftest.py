@@ -22,7 +22,8 @@ def ray_cluster():
         warnings.simplefilter("ignore")
         from ray.cluster_utils import Cluster
 
-        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 1, "include_dashboard": False})
+        head = {"num_cpus": 1, "include_dashboard": False, "include_log_monitor": False, "no_monitor": True}
+        cluster = Cluster(initialize_head=True, head_node_args=head)
         for _ in range(2):
             cluster.add_node(num_cpus=1, wait=False)
         cluster.wait_for_nodes()

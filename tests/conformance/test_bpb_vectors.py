@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 import hashlib
 import json
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from shared_folder import load
 
 from tokenriver import BitsPerByte, build, load_tokenizer, open_shard, text_bytes
 from tokenriver.batches import TextBatch
@@ -30,10 +32,11 @@ def vectors(shared: Path) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def models(shared: Path, vectors: dict[str, Any]) -> dict[str, Tokenizer]:
-    return {t["model"]: load_tokenizer(shared.parent / t["file"]) for t in vectors["tables"]}
+def models(vectors: dict[str, Any]) -> dict[str, Tokenizer]:
+    return {t["model"]: load(t["file"].partition("data/")[2]) for t in vectors["tables"]}
 
 
+@functools.cache
 def texts(path: Path) -> list[str]:
     raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     return [json.loads(line)["text"] for line in raw.decode().split("\n") if line.strip()]
@@ -132,7 +135,7 @@ LOSSLESS = ["byte", "byte260", "data/gpt2", "data/hf/gpt2.tokenizer.json.gz", "d
 
 @pytest.mark.parametrize("name", LOSSLESS)
 def test_bytes_of_ids_are_the_utf8_length_for_all_documents(name: str, shared: Path) -> None:
-    tokenizer = load_tokenizer(shared / name if "/" in name else name)
+    tokenizer = load(name.removeprefix("data/")) if "/" in name else load_tokenizer(name)
     for path in sorted((shared / "data/docs").iterdir()):
         batch = TextBatch.from_texts(texts(path))
         for i, ids in enumerate(tokenizer.encode_batch(batch)):
@@ -141,7 +144,7 @@ def test_bytes_of_ids_are_the_utf8_length_for_all_documents(name: str, shared: P
 
 @pytest.mark.parametrize("name", ["data/gpt2", "data/sentencepiece/mistral_32000.model"])
 def test_a_stream_with_separators_counts_all_its_documents(name: str, shared: Path, tmp_path: Path) -> None:
-    tokenizer = load_tokenizer(shared / name)
+    tokenizer = load(name.removeprefix("data/"))
     source = shared / "data/docs/edge_basic.jsonl"
     build([source], tokenizer=tokenizer, out=tmp_path, dataset="edge", layout="llmc", split="train", keep_empty=True)
     (shard,) = tmp_path.glob("*.bin")
@@ -149,7 +152,7 @@ def test_a_stream_with_separators_counts_all_its_documents(name: str, shared: Pa
 
 
 def test_smollm_s_bytes_are_those_of_the_text_but_for_the_bytes_it_lacks(shared: Path) -> None:
-    tokenizer = load_tokenizer(shared / "data/hf/smollm2.tokenizer.json.gz")
+    tokenizer = load("hf/smollm2.tokenizer.json.gz")
     n_same = 0
     for path in sorted((shared / "data/docs").iterdir()):
         batch = TextBatch.from_texts(texts(path))
@@ -163,7 +166,7 @@ def test_smollm_s_bytes_are_those_of_the_text_but_for_the_bytes_it_lacks(shared:
 def test_qwen_s_bytes_are_those_of_the_text_it_composes(shared: Path) -> None:
     import unicodedata
 
-    tokenizer = load_tokenizer(shared / "data/hf/qwen3.tokenizer.json.gz")
+    tokenizer = load("hf/qwen3.tokenizer.json.gz")
     for text in texts(shared / "data/docs/multilingual_udhr.jsonl.gz")[-5:]:
         assert text_bytes(tokenizer, tokenizer.encode(text)) == len(unicodedata.normalize("NFC", text).encode())
 

@@ -9,6 +9,7 @@ import random
 from functools import cache
 
 import pytest
+from shared_folder import load
 
 import tokenriver
 
@@ -18,6 +19,7 @@ def vectors(path):
     return json.loads(path.read_bytes())
 
 
+@cache
 def texts_of(shared, name):
     path = shared.parent / name
     raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
@@ -30,13 +32,13 @@ def jsonl(path, texts):
 
 
 @pytest.fixture(scope="session")
-def tokenizers(shared):
+def tokenizers(shared):  # noqa: ARG001
     return {
-        "gpt-2": tokenriver.load_tokenizer(str(shared / "data/gpt2")),
-        "llama-3": tokenriver.load_tokenizer(str(shared / "data/hf/llama3.tokenizer.json.gz")),
+        "gpt-2": load("gpt2"),
+        "llama-3": load("hf/llama3.tokenizer.json.gz"),
         "byte260": tokenriver.load_tokenizer("byte260"),
-        "sp1024": tokenriver.load_tokenizer(str(shared / "data/sentencepiece/fineweb_1024_bpe.model")),
-        "sp8192": tokenriver.load_tokenizer(str(shared / "data/sentencepiece/fineweb_8192_bpe.model")),
+        "sp1024": load("sentencepiece/fineweb_1024_bpe.model"),
+        "sp8192": load("sentencepiece/fineweb_8192_bpe.model"),
     }
 
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from shared_folder import load
 
-from tokenriver import load_tokenizer
 from tokenriver.errors import FormatError, TokenRiverError
 from tokenriver.evals.encode import encode_questions
 from tokenriver.evals.examples import Completion, EvalExample
@@ -31,8 +31,8 @@ def vectors(shared: Path) -> dict[str, Any]:
 
 
 @pytest.fixture(scope="module")
-def gpt2(shared: Path) -> Tokenizer:
-    return load_tokenizer(shared / "data/gpt2")
+def gpt2(shared: Path) -> Tokenizer:  # noqa: ARG001
+    return load("gpt2")
 
 
 def sha256(data: bytes) -> str:

@@ -6,7 +6,8 @@ import hashlib
 import json
 from typing import TYPE_CHECKING
 
-from tokenriver import load_tokenizer
+from shared_folder import load
+
 from tokenriver.llmc import Tokenizer
 from tokenriver.tokenizers.llmc_file import printable, write_tokenizer_file
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def test_gpt2_s_file_is_written_byte_for_byte(shared: Path, tmp_path: Path) -> None:
-    write_tokenizer_file(tmp_path / "t.bin", load_tokenizer(shared / "data/gpt2"))
+    write_tokenizer_file(tmp_path / "t.bin", load("gpt2"))
     raw = (tmp_path / "t.bin").read_bytes()
     facts = json.loads((shared / "vectors/gpt2_tokenizer.json").read_bytes())["file"]
     assert (len(raw), hashlib.sha256(raw).hexdigest()) == (facts["size"], facts["sha256"])
@@ -40,7 +41,7 @@ def test_ids_decode_and_print_as_recorded(shared: Path) -> None:
 
 
 def test_version_1_is_gpt2_s_table_without_the_end_of_text(shared: Path, tmp_path: Path) -> None:
-    write_tokenizer_file(tmp_path / "t.bin", load_tokenizer(shared / "data/gpt2"), version=1)
+    write_tokenizer_file(tmp_path / "t.bin", load("gpt2"), version=1)
     tokenizer = Tokenizer(tmp_path / "t.bin")
     assert (tokenizer.vocab_size, tokenizer.eot_token) == (50257, 50256)
     assert (tmp_path / "t.bin").read_bytes()[1024:] == (shared / "vectors/gpt2_tokenizer.bin").read_bytes()[1024:]

@@ -9,18 +9,17 @@ import json
 import pytest
 from hub_fixtures import hub
 from recipe_sources import parquet, publish, records, stories, tar
+from shared_folder import SHARED, load
 
 from tokenriver.cli import main
 from tokenriver.recipes import engine
 
 __all__ = ["hub"]
 
-_load = functools.cache(engine.load_tokenizer)
-
 
 @pytest.fixture(autouse=True)
 def loaded_once(monkeypatch):
-    monkeypatch.setattr(engine, "load_tokenizer", _load)
+    monkeypatch.setattr(engine, "load_tokenizer", lambda word, **_: load(word.removeprefix(f"{SHARED}/data/")))
     monkeypatch.setattr("tokenriver.recipes.plan._SAMPLE_BYTES", 1 << 14)
 
 

@@ -6,24 +6,18 @@ import gzip
 import hashlib
 import json
 import unicodedata
-import warnings
 from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
+import shared_folder
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from shared_folder import SHARED
-
-from tokenriver import load_tokenizer
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from tokenriver import Tokenizer
 
-REFERENCE_ONLY = {"hf_torchtitan_test_2020", "spm_spm_test_unigram_1000"}
 TOKENIZERS = [
     "gpt2",
     "hf_gpt2",
@@ -37,26 +31,20 @@ TOKENIZERS = [
     "spm_mistral_32000",
     "spm_spm_test_unigram_1000",
 ]
+REFERENCE_ONLY = {"hf_torchtitan_test_2020", "spm_spm_test_unigram_1000"}
 FAST = [name for name in TOKENIZERS if name not in REFERENCE_ONLY]
 
 
-def tokenizer_path(name: str) -> Path:
-    if name == "gpt2":
-        return SHARED / "data/gpt2"
-    if name.startswith("hf_"):
-        return SHARED / f"data/hf/{name[3:]}.tokenizer.json.gz"
-    return SHARED / f"data/sentencepiece/{name[4:]}.model"
+def load(name: str) -> Tokenizer:
+    kind, _, rest = name.partition("_")
+    return shared_folder.load(
+        {"hf": f"hf/{rest}.tokenizer.json.gz", "spm": f"sentencepiece/{rest}.model"}.get(kind, name)
+    )
 
 
 @cache
-def load(name: str) -> Tokenizer:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore" if name in REFERENCE_ONLY else "error")
-        return load_tokenizer(tokenizer_path(name))
-
-
 def documents(docs_file: str) -> list[str]:
-    path = SHARED.parent / docs_file
+    path = shared_folder.SHARED.parent / docs_file
     opened = gzip.open if path.suffix == ".gz" else open
     with opened(path, "rt", encoding="utf-8") as file:
         return [json.loads(line)["text"] for line in file.read().split("\n") if line]

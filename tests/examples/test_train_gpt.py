@@ -19,6 +19,7 @@ from tokenriver import write_shard
 from tokenriver.shards.index import index_path
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from types import ModuleType
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -48,15 +49,23 @@ def text_set(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def train_gpt(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    """The example as a module: as a process it would spend its time importing torch, four times over."""
+def train_gpt(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """The example as a module: as a process it would spend its time importing torch, four times over.
+
+    On one thread: those of a busy machine wait for each other in loops.
+    """
+    import torch
+
     spec = importlib.util.spec_from_file_location("train_gpt", EXAMPLES / "train_gpt.py")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     monkeypatch.setitem(sys.modules, "train_gpt", module)
     spec.loader.exec_module(module)
-    return module
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield module
+    torch.set_num_threads(threads)
 
 
 @pytest.mark.parametrize("packing", ["concat", "best-fit"])

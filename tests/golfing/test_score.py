@@ -112,7 +112,7 @@ def test_two_ranks_of_torch_distributed_add_up(root: Path) -> None:
         text=True,
         check=False,
         timeout=120,
-        env={**os.environ, "PYTHONPATH": str(Path(tokenriver.__file__).parents[1])},
+        env={**os.environ, "PYTHONPATH": str(Path(tokenriver.__file__).parents[1]), "OMP_NUM_THREADS": "1"},
     )
     assert result.returncode == 0, result.stderr
     got = json.loads(result.stdout)  # one rank speaks
