@@ -91,10 +91,10 @@ class S3Server:
         self._sent_until = 0.0
 
     def __enter__(self) -> S3Server:
-        from moto.moto_server.werkzeug_app import DomainDispatcherApplication, MotoRequestHandler, create_backend_app
+        from moto.moto_server.werkzeug_app import MotoRequestHandler, create_backend_app
         from werkzeug.serving import make_server
 
-        self._moto = DomainDispatcherApplication(create_backend_app)
+        self._moto = create_backend_app("s3")  # without moto's search for the service, which lists a folder each time
         quiet = type("Quiet", (MotoRequestHandler,), {"log": lambda *_: None})
         self._server = make_server("127.0.0.1", 0, self, threaded=True, request_handler=quiet)
         self._server.daemon_threads = True  # type: ignore[attr-defined]
