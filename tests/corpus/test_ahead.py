@@ -30,7 +30,7 @@ def folder(tmp_path: Path) -> Path:
     folder = tmp_path / "docs"
     folder.mkdir()
     for i in range(30):
-        lines = b"".join(b'{"text":"file %d line %d"}\n' % (i, k) for k in range(i * 7))
+        lines = b"".join(b'{"text":"file %d line %d"}\n' % (i, k) for k in range(i * 4))
         if i % 3 == 0:
             (folder / f"{i:02}.jsonl.gz").write_bytes(gzip.compress(lines))
         elif i % 3 == 1:
@@ -62,7 +62,7 @@ def test_many_workers_read_the_same_documents(
 ) -> None:
     monkeypatch.setattr(ahead, "_BYTES_A_WORKER", budget)
     expected = texts_of(folder, block_bytes=block_bytes)
-    assert len(expected) == sum(7 * i for i in range(30))
+    assert len(expected) == sum(4 * i for i in range(30))
     assert texts_of(folder, block_bytes=block_bytes, workers=16) == expected
     middle, end = Position(3, 50), Position(21, 0)
     whole = texts_of(folder, block_bytes=block_bytes, start=middle, stop=end)

@@ -53,6 +53,9 @@ def run(name, out, **words):
     return run_recipe(name, RecipeOptions(out=out, **words))
 
 
+load_once = functools.cache(engine.load_tokenizer)
+
+
 def shards(directory):
     return {p.name: p.read_bytes() for p in sorted(directory.rglob("*.bin"))}
 
@@ -152,6 +155,7 @@ def test_several_tokenizers_in_one_pass_give_what_each_gives_alone(hub, tmp_path
 @pytest.mark.parametrize("stop", [2, 3, 5, 7, 11])
 def test_several_data_sets_that_stand_at_different_places_go_on_together(hub, tmp_path, shared, monkeypatch, stop):
     fineweb(hub)
+    monkeypatch.setattr(engine, "load_tokenizer", load_once)
     words = {"tokenizers": ("byte260", str(shared / "data/gpt2")), "shard_tokens": 2500, "layout": "tokens"}
     whole = run("fineweb", tmp_path / "whole", **words)
     original, calls = ShardWriter.publish, [0]
