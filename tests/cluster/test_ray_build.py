@@ -5,16 +5,15 @@ from __future__ import annotations
 import functools
 import gzip
 import json
+import os
 import re
-import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 import warnings
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
+import forked
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -86,51 +85,38 @@ def test_a_node_that_dies_in_the_middle_costs_nothing(ray_cluster, tmp_path, mix
 
 
 KILLED = """
-import os, signal
-import tokenriver
 from tokenriver.building.ray_engine import build_log
-from tokenriver.cluster import pool, session
-real = build_log.BuildLog.{method}
-calls = [0]
-def patched(self, *args):
-    real(self, *args)
-    calls[0] += 1
-    if calls[0] == {count}:
-        os.kill(os.getpid(), signal.SIGKILL)
-build_log.BuildLog.{method} = patched
+kill_at(build_log.BuildLog, {method!r}, {count})
 tokenriver.build({source!r}, out={out!r}, engine="ray", ray_address={address!r}, **{words!r})
 """
 
 
-@pytest.mark.parametrize(("method", "count"), [("segment", 4), ("shard", 2)])
-def test_a_driver_that_was_killed_goes_on_from_what_is_finished(
-    ray_cluster, tmp_path, mixed, monkeypatch, method, count
-):
+def test_drivers_that_were_killed_go_on_from_what_is_finished(ray_cluster, tmp_path, mixed, monkeypatch):
     words = {"split": "hash:0.1", "block_bytes": 3000, "tokenizer": "byte260", "dataset": "docs"}
     words |= {"shard_tokens": 20_000, "on_bad_record": "skip"}
-    code = KILLED.format(
-        method=method,
-        count=count,
-        source=str(mixed),
-        out=str(tmp_path / "ray"),
-        address=ray_cluster.address,
-        words=words,
-    )
-    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert process.returncode == -signal.SIGKILL, process.stderr
+    places = {"source": str(mixed), "out": str(tmp_path / "ray"), "address": ray_cluster.address, "words": words}
     directory = tmp_path / "ray" / "tokens" / "byte260" / "docs"
-    entries = [json.loads(line) for line in (directory / "_JOURNAL").read_bytes().splitlines()]
-    finished = {entry["segment"] for entry in entries if "segment" in entry}
-    assert len(finished) >= (count if method == "segment" else 1)
-    encoded = set()
-    original = build_log.BuildLog.segment
-    monkeypatch.setattr(build_log.BuildLog, "segment", lambda self, k, f: (encoded.add(k), original(self, k, f)))
+
+    def finished(kind):
+        entries = [json.loads(line) for line in (directory / "_JOURNAL").read_bytes().splitlines()]
+        return [json.dumps(entry[kind]) for entry in entries if kind in entry]
+
+    for method, count in (("segment", 4), ("shard", 2)):
+        forked.killed(KILLED.format(method=method, count=count, **places))
+        assert len(finished("segment")) >= 4
+    assert len(finished("shard")) >= 2
+    assert len(set(finished("segment"))) == len(finished("segment")), "none is encoded twice"
+    names = [json.loads(shard)["name"] for shard in finished("shard")]
+    stamps = [(directory / name).stat() for name in names]
+    encoded, original, before = set(), build_log.BuildLog.segment, set(finished("segment"))
+    monkeypatch.setattr(build_log.BuildLog, "segment", lambda self, k, f: (encoded.add(str(k)), original(self, k, f)))
     summary = tokenriver.build(mixed, out=tmp_path / "ray", engine="ray", **words)
     assert summary.resumed
-    assert encoded or method == "shard"  # by the second shard every segment may be there
-    assert not encoded & finished
+    assert not encoded & before
     local = tokenriver.build(mixed, out=tmp_path / "local", **words)
     assert deterministic(directory) == deterministic(local.directory)
+    for name, before_it in zip(names, stamps, strict=True):
+        assert os.path.samestat((directory / name).stat(), before_it), "finished shards are not made again"
     assert not (directory / "_SEGMENTS").exists()
 
 
@@ -176,28 +162,12 @@ def test_a_corpus_and_a_selection_go_from_a_cluster_to_an_object_store(tmp_path,
     assert not list(staging.glob("*"))
 
 
-CORPUS_KILLED = """
-import os, signal
-import tokenriver
-from tokenriver.corpus import log
-from tokenriver.corpus.sources import SourceOptions
-real, calls = log.CorpusLog.shard, [0]
-def patched(self, *args, **words):
-    real(self, *args, **words)
-    calls[0] += 1
-    if calls[0] == 3:
-        os.kill(os.getpid(), signal.SIGKILL)
-log.CorpusLog.shard = patched
-options = SourceOptions(on_bad_record="skip")
-tokenriver.write_corpus([{source!r}], {out!r}, options=options, ray_address={address!r}, **{words!r})
-"""
-
-
 def test_a_corpus_whose_driver_was_killed_goes_on_in_the_store(ray_cluster, tmp_path, mixed, s3):
     words = {"engine": "ray", "name": "docs", "shard_bytes": 9000, "staging": str(tmp_path / "staging")}
-    code = CORPUS_KILLED.format(source=str(mixed), out=f"{s3.url}/c", address=ray_cluster.address, words=words)
-    process = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert process.returncode == -signal.SIGKILL, process.stderr
+    call = f"tokenriver.write_corpus([{str(mixed)!r}], {s3.url + '/c'!r}, options=SourceOptions(on_bad_record='skip'),"
+    call += f" ray_address={ray_cluster.address!r}, **{words!r})"
+    steps = "from tokenriver.corpus import log\nfrom tokenriver.corpus.sources import SourceOptions\n"
+    forked.killed(f"{steps}kill_at(log.CorpusLog, 'shard', 3)\n{call}")
     journal = next((tmp_path / "staging").glob("*/_JOURNAL")).read_bytes()
     finished = {json.loads(line)["file"]["name"] for line in journal.splitlines()[1:]}
     assert len(finished) == 3
