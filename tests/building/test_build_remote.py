@@ -5,8 +5,6 @@ from __future__ import annotations
 import gzip
 import signal
 import threading
-from functools import partial
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any
 
 import forked
@@ -15,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from build_helpers import hashes
 from made_documents import make_texts, write_jsonl
+from plain_server import files_over_http
 from s3_server import Fault
 
 from tokenriver import build, verify
@@ -215,21 +214,13 @@ def test_a_resumed_build_does_not_read_a_plain_object_from_its_start(impatient: 
     assert max(starts) > 1_000_000, "reading went on in the middle; only hashing begins at the start"
 
 
-class _Handler(SimpleHTTPRequestHandler):
-    def log_message(self, *_: object) -> None:
-        pass
-
-
 @pytest.fixture
 def web(tmp_path: Path) -> Iterator[tuple[Path, str]]:
     """A folder and the URL that a plain web server, which knows no ranges, gives it."""
     folder = tmp_path / "web"
     folder.mkdir()
-    server = ThreadingHTTPServer(("127.0.0.1", 0), partial(_Handler, directory=str(folder)))
-    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
-    yield folder, f"http://127.0.0.1:{server.server_address[1]}"
-    server.shutdown()
-    server.server_close()
+    with files_over_http(folder) as url:
+        yield folder, url
 
 
 def test_documents_behind_http_are_read(web: tuple[Path, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tokenriver.cache import objects
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from pathlib import Path
 
     from s3_server import Bucket, S3Server
 
@@ -32,3 +35,11 @@ def s3(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]
     s3_server.client.create_bucket(Bucket=bucket.name)
     yield bucket
     s3_server.mend()
+
+
+@pytest.fixture
+def hurried(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Waits of hundredths of a second, and a cache of the test's own."""
+    monkeypatch.setattr(objects, "FIRST_WAIT", 0.01)
+    monkeypatch.setattr(objects, "LONGEST_WAIT", 0.05)
+    monkeypatch.setenv("TOKENRIVER_CACHE_DIR", str(tmp_path / "cache"))

@@ -14,7 +14,6 @@ from positions import write_data_set
 from s3_server import Fault
 
 from tokenriver import IntegrityError, TrainLoader
-from tokenriver.cache import objects
 from tokenriver.cache.objects import Objects
 
 if TYPE_CHECKING:
@@ -29,12 +28,7 @@ SIZES = [1500, 2500, 1000, 0, 2000]
 OPTIONS: dict[str, Any] = {"batch_size": 8, "seq_len": 64}
 
 
-@pytest.fixture(autouse=True)
-def hurried(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Waits of hundredths of a second, and a cache of the test's own."""
-    monkeypatch.setattr(objects, "FIRST_WAIT", 0.01)
-    monkeypatch.setattr(objects, "LONGEST_WAIT", 0.05)
-    monkeypatch.setenv("TOKENRIVER_CACHE_DIR", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("hurried")
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ import forked
 import numpy as np
 import pytest
 from local_hub import LocalHub
+from plain_server import files_over_http
 from positions import write_data_set
 from s3_server import Fault
 
@@ -36,12 +37,7 @@ SHARD_BYTES = sum(1024 + 2 * n for n in SIZES)
 OPTIONS: dict[str, Any] = {"batch_size": 8, "seq_len": 64}
 
 
-@pytest.fixture(autouse=True)
-def hurried(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Waits of hundredths of a second, and a cache of the test's own."""
-    monkeypatch.setattr(objects, "FIRST_WAIT", 0.01)
-    monkeypatch.setattr(objects, "LONGEST_WAIT", 0.05)
-    monkeypatch.setenv("TOKENRIVER_CACHE_DIR", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("hurried")
 
 
 @pytest.fixture
@@ -543,14 +539,5 @@ def test_every_pattern_of_paths_is_one_of_urls(local: Path, url: str, pattern: s
 
 
 def test_a_web_server_without_ranges_is_an_error(local: Path) -> None:
-    import functools
-    import http.server
-
-    handler = type("Quiet", (http.server.SimpleHTTPRequestHandler,), {"log_message": lambda *_: None})
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(handler, directory=str(local))) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
-        with pytest.raises(OSError, match="the server knows no ranges"):
-            TrainLoader(f"http://127.0.0.1:{server.server_port}", **OPTIONS)
-        server.shutdown()
-        thread.join()
+    with files_over_http(local) as web, pytest.raises(OSError, match="the server knows no ranges"):
+        TrainLoader(web, **OPTIONS)

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import gzip
 import json
 import os
 import re
 import socket
-import threading
 import time
 import warnings
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
 import forked
 import pyarrow as pa
@@ -19,6 +16,7 @@ import pyarrow.parquet as pq
 import pytest
 from cluster_cases import SlowTokenizer, deterministic, note_node
 from made_documents import make_texts, write_jsonl
+from plain_server import files_over_http
 
 import tokenriver
 from tokenriver.building.ray_engine import build_log
@@ -245,20 +243,10 @@ def test_a_straggler_is_named_with_its_file_and_its_node(tmp_path, monkeypatch):
 
 
 def test_the_nodes_read_inputs_behind_urls(tmp_path, mixed):
-    handler = functools.partial(QuietFiles, directory=str(mixed))
-    with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
-        threading.Thread(target=server.serve_forever, daemon=True).start()
-        urls = [f"http://127.0.0.1:{server.server_address[1]}/{name}" for name in ("a.jsonl", "b.jsonl.gz")]
+    with files_over_http(mixed) as web:
+        urls = [f"{web}/{name}" for name in ("a.jsonl", "b.jsonl.gz")]
         made = {e: build(urls, tmp_path / e, e, split="hash:0.2", block_bytes=1500) for e in ("local", "ray")}
-        server.shutdown()
     assert deterministic(made["ray"].directory) == deterministic(made["local"].directory)
-
-
-class QuietFiles(SimpleHTTPRequestHandler):
-    """Files over HTTP, without a log."""
-
-    def log_message(self, *_words):
-        pass
 
 
 def test_a_folder_that_a_node_does_not_see_is_named(tmp_path, monkeypatch):

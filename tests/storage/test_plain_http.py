@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import http.server
 import os
 import random
 import threading
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from plain_server import files_over_http
 from s3_server import Fault
 
 from tokenriver.storage import plain_http
@@ -75,13 +74,8 @@ def test_a_range_that_the_object_does_not_have_is_refused_and_never_short(addres
 
 def test_a_server_that_answers_with_the_whole_object_is_not_listened_to(tmp_path: Path) -> None:
     (tmp_path / "a.bin").write_bytes(BODY)
-    handler = type("Quiet", (http.server.SimpleHTTPRequestHandler,), {"log_message": lambda *_: None})
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), partial(handler, directory=str(tmp_path))) as server:
-        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-        thread.start()
-        (found,) = get_ranges([(f"http://127.0.0.1:{server.server_port}/a.bin", 5, 10)], at_once=1)
-        server.shutdown()
-        thread.join()
+    with files_over_http(tmp_path) as url:
+        (found,) = get_ranges([(f"{url}/a.bin", 5, 10)], at_once=1)
     assert isinstance(found, RefusedError)
     assert found.status == 200
 
