@@ -358,15 +358,23 @@ def test_a_manifest_written_again_with_the_same_bytes_changes_nothing(local: Pat
     assert len(list(loader)) == loader.steps_per_epoch
 
 
-def test_a_fetch_that_was_killed_goes_on_in_place(url: str, s3: Bucket, tmp_path: Path, monkeypatch: Any) -> None:
+def test_a_fetch_that_was_killed_goes_on_in_place(
+    local: Path, url: str, s3: Bucket, tmp_path: Path, monkeypatch: Any
+) -> None:
     monkeypatch.setattr("tokenriver.cache.fetch._CHUNK", 1000)
     monkeypatch.setattr("tokenriver.cache.fetch._AT_ONCE", 2)
     gate = threading.Event()
     s3.server.fail(r"train-00001\.bin", Fault(), Fault(), Fault(), Fault(), Fault(hold=gate))
     code = "import tokenriver.cache.fetch as f\nf._CHUNK, f._AT_ONCE = 1000, 2\nfrom tokenriver import TrainLoader\n"
     code += f"list(TrainLoader({url!r}, order='sequential', epochs=1, batch_size=8, seq_len=64))\n"
+    first = (local / "train-00001.bin").read_bytes()[:4000]
+
+    def begun() -> bool:
+        parts = [path.read_bytes()[:4000] for path in (tmp_path / "cache").glob("*/train-00001.bin.*.part")]
+        return parts == [first] and len(s3.server.requests(r"train-00001\.bin")) >= 5
+
     with forked.start(code) as child:
-        while len(s3.server.requests(r"train-00001\.bin")) < 5:
+        while not begun():
             assert child.poll() is None, child.stderr
             gate.wait(0.01)
         child.kill()
