@@ -19,10 +19,14 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+SOURCE = {"url": "s3://bucket/web"}
+
+
 def put(root: Path, key: str, name: str, size: int, needed: float) -> Path:
     """A verified file of zeros, needed last at that second."""
     path = root / key / name
     path.parent.mkdir(parents=True, exist_ok=True)
+    (path.parent / "_SOURCE.json").write_text(json.dumps(SOURCE))
     path.write_bytes(bytes(size))
     mark_verified(path, sha256(bytes(size)).hexdigest())
     os.utime(path, ns=(int(needed * 1e9), path.stat().st_mtime_ns))
@@ -63,17 +67,17 @@ def test_what_was_needed_the_longest_time_ago_goes_first(tmp_path: Path) -> None
     for k, needed in enumerate((30, 10, 20)):
         put(tmp_path, "set", f"{k}.bin", 100, needed)
     folder = CacheFolder(CacheSettings(tmp_path, 350))
-    folder.reserve(tmp_path / "set" / "3.bin.100.part", 100, shard_name="3.bin")
+    folder.reserve(tmp_path / "set" / "3.bin.100.part", 100, shard_name="3.bin", source=SOURCE)
     assert names(folder) == ["2.bin", "0.bin", "3.bin.100.part"]
     assert sum(entry.bytes for entry in folder.entries()) == 300, "a part counts in full"
-    folder.reserve(tmp_path / "set" / "4.bin.100.part", 100, shard_name="4.bin", keep=[tmp_path / "set" / "2.bin"])
+    folder.reserve(tmp_path / "set" / "4.bin.100.part", 100, shard_name="4.bin", source=SOURCE, keep=[tmp_path / "set" / "2.bin"])
     assert "2.bin" in names(folder)
     assert "0.bin" not in names(folder)
 
 
 def test_a_part_that_somebody_fetches_is_not_removed(tmp_path: Path) -> None:
     folder = CacheFolder(CacheSettings(tmp_path, 100))
-    folder.reserve(tmp_path / "set" / "0.bin.100.part", 100, shard_name="0.bin")
+    folder.reserve(tmp_path / "set" / "0.bin.100.part", 100, shard_name="0.bin", source=SOURCE)
     held, done = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -85,18 +89,18 @@ def test_a_part_that_somebody_fetches_is_not_removed(tmp_path: Path) -> None:
     other.start()
     held.wait()
     with pytest.raises(CacheFullError):
-        folder.reserve(tmp_path / "set" / "1.bin.50.part", 50, shard_name="1.bin")
+        folder.reserve(tmp_path / "set" / "1.bin.50.part", 50, shard_name="1.bin", source=SOURCE)
     assert folder.prune() == (0, 0)
     done.set()
     other.join()
-    folder.reserve(tmp_path / "set" / "1.bin.50.part", 50, shard_name="1.bin")
+    folder.reserve(tmp_path / "set" / "1.bin.50.part", 50, shard_name="1.bin", source=SOURCE)
     assert names(folder) == ["1.bin.50.part"]
 
 
 def test_a_shard_beyond_the_limit_is_an_error_that_says_what_to_do(tmp_path: Path) -> None:
     folder = CacheFolder(CacheSettings(tmp_path, 100))
     with pytest.raises(OSError, match=r"limit of 100 B has no room for 101 B; make room there, prune the cache"):
-        folder.reserve(tmp_path / "set" / "1.bin.101.part", 101, shard_name="1.bin")
+        folder.reserve(tmp_path / "set" / "1.bin.101.part", 101, shard_name="1.bin", source=SOURCE)
 
 
 def test_every_shard_finds_room_whichever_locks_they_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,7 +108,7 @@ def test_every_shard_finds_room_whichever_locks_they_share(tmp_path: Path, monke
     folder = CacheFolder(CacheSettings(tmp_path, 100))
     for k in range(5):
         with folder.lock("shard", "set", f"{k}.bin"):
-            folder.reserve(tmp_path / "set" / f"{k}.bin.100.part", 100, shard_name=f"{k}.bin")
+            folder.reserve(tmp_path / "set" / f"{k}.bin.100.part", 100, shard_name=f"{k}.bin", source=SOURCE)
         assert names(folder) == [f"{k}.bin.100.part"]
 
 
@@ -125,7 +129,7 @@ def cache(tmp_path: Path) -> Path:
     for k in range(3):
         put(root, "web-0123", f"train-0000{k}.bin", 1000, 100.0 + k)
     put(root, "code-4567", "train-00000.bin.5000.part", 400, 50.0)
-    (root / "web-0123" / "_SOURCE.json").write_text('{"url": "s3://bucket/web"}')
+    (root / "code-4567" / "_SOURCE.json").write_text('{"url": "s3://bucket/code"}')
     return root
 
 
@@ -133,7 +137,7 @@ def test_the_command_shows_what_is_there(cache: Path, capsys: pytest.CaptureFixt
     assert main(["cache", "--cache-dir", str(cache)]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[1].split()[:5] == ["s3://bucket/web", "3", "0", "3.0", "kB"]
-    assert lines[2].split()[:5] == ["code-4567", "0", "1", "400", "B"]
+    assert lines[2].split()[:5] == ["s3://bucket/code", "0", "1", "400", "B"]
     assert lines[3] == f"3.4 kB of 2 data sets in {cache}"
     assert main(["cache", "--cache-dir", str(cache / "nowhere"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["data_sets"] == []
@@ -169,4 +173,29 @@ def test_the_command_finds_decayed_bits(cache: Path, capsys: pytest.CaptureFixtu
 def test_words_that_contradict_are_refused(cache: Path, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["cache", "--cache-dir", str(cache), *words]) == 2
     assert "tokenriver: " in capsys.readouterr().err
-    assert len(list(cache.glob("*/*"))) == 5
+    assert len(list(cache.glob("*/*"))) == 6
+
+
+def test_what_others_keep_beside_the_cache_is_neither_shown_nor_removed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    theirs = [tmp_path / "checkpoints" / "model.pt", tmp_path / "run" / "train-00000.bin", tmp_path / "notes.txt"]
+    for path in theirs:
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(bytes(1000))
+    (tmp_path / "run" / "_SOURCE.json").write_text("{}")
+    (tmp_path / "empty").mkdir()
+    ours = put(tmp_path, "web-0123", "0.bin", 100, 10)
+    assert main(["cache", "--cache-dir", str(tmp_path), "--verify"]) == 0
+    assert f"100 B of 1 data sets in {tmp_path}" in capsys.readouterr().out
+    folder = CacheFolder(CacheSettings(tmp_path, 150))
+    folder.reserve(tmp_path / "set" / "1.bin.100.part", 100, shard_name="1.bin", source=SOURCE)
+    assert not ours.exists(), "the limit is the cache's own"
+    assert main(["cache", "--cache-dir", str(tmp_path), "--prune", "--all"]) == 0
+    assert all(path.exists() for path in theirs)
+    assert sorted(path.name for path in tmp_path.iterdir() if path.is_dir()) == [
+        ".locks",
+        "checkpoints",
+        "empty",
+        "run",
+    ]

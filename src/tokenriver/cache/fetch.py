@@ -128,8 +128,8 @@ def fetch(shard: CachedShard, *, stopped: threading.Event, keep: Collection[Path
                 return True
             shard.path.unlink(missing_ok=True)  # of another size, or written to: not what was verified
             shard.data_set.check_manifest(stopped=stopped)
-            folder.record_source(shard.data_set.key, shard.data_set.source_facts())
-            folder.reserve(shard.part, shard.size, shard_name=shard.name, keep=keep)
+            source = shard.data_set.source_facts()
+            folder.reserve(shard.part, shard.size, shard_name=shard.name, source=source, keep=keep)
             found = _fill(shard, stopped)
             if shard.sha256 not in (None, found):
                 _LOG.warning("%s: SHA-256 is not the manifest's; fetching it once more", shard.url)

@@ -1,6 +1,7 @@
 """The cache on disk: what is there, who needed it last, and room for more.
 
-    ROOT/KEY/_SOURCE.json               where the data set lies; KEY is its name and a digest of its manifest
+    ROOT/KEY/_SOURCE.json               where the data set lies; KEY is its name and a digest of its manifest.
+                                        A folder without it is somebody else's, and left alone
     ROOT/KEY/train-00000.bin            whole and verified; its time of modification says as which SHA-256
     ROOT/KEY/train-00001.bin.SIZE.part  the first bytes of a shard that is being fetched, or was
     ROOT/.locks/                        one process fetches a shard, one makes room
@@ -73,11 +74,7 @@ class CacheFolder:
     def entries(self) -> list[CacheEntry]:
         """All shards and parts of shards, those needed the longest time ago first."""
         found = []
-        try:
-            keys = [entry.name for entry in os.scandir(self.root) if entry.is_dir() and not entry.name.startswith(".")]
-        except FileNotFoundError:
-            return []
-        for key in keys:
+        for key in self._keys():
             try:
                 files = list(os.scandir(self.root / key))
             except FileNotFoundError:
@@ -93,6 +90,14 @@ class CacheFolder:
                 name, size = (match["name"], int(match["size"])) if match else (file.name, stat.st_size)
                 found.append(CacheEntry(self.root / key / file.name, key, name, size, stat.st_atime, match is not None))
         return sorted(found, key=lambda entry: (entry.needed, str(entry.path)))
+
+    def _keys(self) -> list[str]:
+        """The folders of data sets. The cache may have been given a folder that holds other things as well."""
+        try:
+            names = [entry.name for entry in os.scandir(self.root) if entry.is_dir() and not entry.name.startswith(".")]
+        except FileNotFoundError:
+            return []
+        return [name for name in names if "url" in self.source_of(name)]
 
     def source_of(self, key: str) -> dict[str, Any]:
         """What is recorded of a data set; empty when nothing is."""
@@ -126,10 +131,12 @@ class CacheFolder:
         disk = shutil.disk_usage(self.root)
         return max(0, sum(e.bytes for e in self.entries()) + disk.free - int(disk.total * _FREE_SHARE))
 
-    def reserve(self, part: Path, size: int, *, shard_name: str, keep: Collection[Path] = ()) -> None:
+    def reserve(
+        self, part: Path, size: int, *, shard_name: str, source: dict[str, Any], keep: Collection[Path] = ()
+    ) -> None:
         """Make room for a shard of `size` bytes and create its part, which counts in full from now on.
 
-        The caller holds the shard's lock. What was needed the longest time ago goes first; never `keep`, nor a part
+        `source` is what is recorded of its data set (`record_source`). The caller holds the shard's lock. What was needed the longest time ago goes first; never `keep`, nor a part
         that somebody is fetching. Raises CacheFullError while others fetch what fills the cache, OSError (ENOSPC)
         when nothing is left to remove.
         """
@@ -154,7 +161,7 @@ class CacheFolder:
                     _LOG.info("%s: removed, %s", entry.path, human_bytes(entry.bytes))
                 else:
                     busy = True
-            part.parent.mkdir(parents=True, exist_ok=True)
+            self.record_source(part.parent.name, source)
             part.touch()
 
     def _short_of(self, used: int, size: int, already: int) -> str | None:
@@ -198,8 +205,9 @@ class CacheFolder:
     def _remove_empty(self) -> None:
         """Folders of data sets that hold nothing but the record of their source."""
         kept = {entry.key for entry in self.entries()}
-        for folder in self.root.iterdir() if self.root.is_dir() else ():
-            if folder.is_dir() and not folder.name.startswith(".") and folder.name not in kept:
+        for key in self._keys():
+            folder = self.root / key
+            if key not in kept:
                 (folder / SOURCE).unlink(missing_ok=True)
                 if not any(folder.iterdir()):
                     folder.rmdir()

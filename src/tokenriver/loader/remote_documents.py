@@ -66,9 +66,10 @@ def _small(shard: ShardFile, name: str) -> bytes:
         raw = origin.objects.whole(name)
         limit = origin.settings.limit
         if limit is None or len(raw) < limit // 100:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            with atomic_write(path) as file:
-                file.write(raw)
+            with origin.folder.lock("room"):  # nobody prunes the folder meanwhile
+                origin.folder.record_source(origin.key, origin.source_facts())
+                with atomic_write(path) as file:
+                    file.write(raw)
             mark_verified(path, hashlib.sha256(raw).hexdigest())
     return raw
 
