@@ -70,7 +70,9 @@ def test_what_was_needed_the_longest_time_ago_goes_first(tmp_path: Path) -> None
     folder.reserve(tmp_path / "set" / "3.bin.100.part", 100, shard_name="3.bin", source=SOURCE)
     assert names(folder) == ["2.bin", "0.bin", "3.bin.100.part"]
     assert sum(entry.bytes for entry in folder.entries()) == 300, "a part counts in full"
-    folder.reserve(tmp_path / "set" / "4.bin.100.part", 100, shard_name="4.bin", source=SOURCE, keep=[tmp_path / "set" / "2.bin"])
+    folder.reserve(
+        tmp_path / "set" / "4.bin.100.part", 100, shard_name="4.bin", source=SOURCE, keep=[tmp_path / "set" / "2.bin"]
+    )
     assert "2.bin" in names(folder)
     assert "0.bin" not in names(folder)
 

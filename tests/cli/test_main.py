@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tokenriver import __version__, cli, write_shard
+from tokenriver import __version__, cli, open_shard, write_shard
 from tokenriver.cli.stopping import StoppedError, Terminated
 from tokenriver.errors import CorpusError, UsageError
 from tokenriver.tokenizers.base import encoder_failure
@@ -54,6 +54,35 @@ def assert_one_line(result: subprocess.CompletedProcess[str], code: int, *words:
 )
 def test_a_mistake_on_the_command_line_is_one_line_and_exit_2(words: list[str], expected: str) -> None:
     assert_one_line(run(*words), 2, expected)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="closes descriptors with a shell")
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_closed_standard_streams_are_no_error_and_get_into_no_file(closed: str, tmp_path: Path) -> None:
+    (tmp_path / "docs.jsonl").write_text('{"text": "hello"}\n')
+    command = f'"{sys.executable}" -m tokenriver build docs.jsonl --tokenizer byte --out data {closed}'
+    result = subprocess.run(
+        command, shell=True, cwd=tmp_path, env={**os.environ, "PYTHONPATH": str(SRC)}, capture_output=True, check=False
+    )
+    assert result.returncode == 0, result.stderr
+    assert b"error" not in result.stderr
+    shard = tmp_path / "data" / "tokens" / "byte" / "docs" / "train-00000.bin"
+    assert open_shard(shard).tolist() == list(b"hello")
+
+
+@pytest.mark.skipif(os.name == "nt", reason="closes descriptors with a shell")
+def test_reading_a_closed_standard_input_is_one_line(tmp_path: Path) -> None:
+    command = f'"{sys.executable}" -m tokenriver build - --tokenizer byte --out data <&-'
+    result = subprocess.run(
+        command,
+        shell=True,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(SRC)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert_one_line(result, 1, "standard input is closed")
 
 
 def test_our_own_errors_are_one_line_and_exit_1(tmp_path: Path) -> None:

@@ -136,9 +136,9 @@ class CacheFolder:
     ) -> None:
         """Make room for a shard of `size` bytes and create its part, which counts in full from now on.
 
-        `source` is what is recorded of its data set (`record_source`). The caller holds the shard's lock. What was needed the longest time ago goes first; never `keep`, nor a part
-        that somebody is fetching. Raises CacheFullError while others fetch what fills the cache, OSError (ENOSPC)
-        when nothing is left to remove.
+        `source` is what is recorded of its data set (`record_source`). The caller holds the shard's lock. What was
+        needed the longest time ago goes first; never `keep`, nor a part that somebody is fetching. Raises
+        CacheFullError while others fetch what fills the cache, OSError (ENOSPC) when nothing is left to remove.
         """
         with self.lock("room"):
             entries = self.entries()

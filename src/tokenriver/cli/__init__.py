@@ -85,6 +85,7 @@ def _options(
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line (default: `sys.argv`) and return its exit code; errors are printed, not raised."""
+    _open_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         # A document or a file name may hold what the console's encoding lacks; that is no reason to stop.
         if hasattr(stream, "reconfigure"):
@@ -115,6 +116,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 _INTERRUPTED = 130
+
+
+def _open_closed_streams() -> None:
+    """Give standard streams that were closed (`>&-`, a daemon's) to the null device: what is said there goes nowhere.
+
+    A file that is opened next would get the free number otherwise, and whatever libraries say be written into a shard.
+    """
+    for number, stream in enumerate((sys.stdin, sys.stdout, sys.stderr)):
+        if stream is None:
+            try:
+                os.fstat(number)
+            except OSError:  # closed, and none below it is: this is the number that open gives
+                os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
+    if sys.stderr is None:
+        sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
 
 
 def _show_warning(message: Warning | str, *_where: object, **_more: object) -> None:

@@ -51,6 +51,8 @@ def find_sources(inputs: Sequence[str | os.PathLike[str]], options: SourceOption
 
 def _find(word: str) -> Iterator[Source]:
     if word == STDIN:
+        if sys.stdin is None:
+            raise CorpusError("standard input is closed; pipe JSONL into it, or name a file")
         yield Source(STDIN, STDIN, "jsonl", "", None, Pushback(sys.stdin.buffer))
         return
     if is_url(word):
