@@ -17,6 +17,7 @@ from made_documents import make_texts, write_jsonl
 
 import tokenriver
 from tokenriver import train_tokenizer, write_corpus
+from tokenriver.building.options import BuildOptions
 from tokenriver.building.pipeline import default_workers, in_order, read_ahead
 
 
@@ -305,3 +306,9 @@ def test_a_kept_document_without_a_token_is_counted_and_the_counts_agree(tmp_pat
     kept = build(source, tmp_path / "sep", tokenizer="byte260", layout=layout, keep_empty=True, dataset="d")
     assert kept.documents == sum(f.n_docs for f in kept.files) == 7
     assert tokenriver.verify([kept.directory]).findings == []
+
+
+def test_a_version_that_no_record_can_hold_is_refused() -> None:
+    for version, problem in (("", "is empty"), ("v\udcff", "is not UTF-8")):
+        with pytest.raises(tokenriver.UsageError, match=f"--dataset-version {problem}"):
+            BuildOptions(dataset_version=version)

@@ -238,3 +238,9 @@ def test_the_facts_of_raw_files_have_the_same_keys_and_no_absolute_paths(raw: Pa
     assert [(file.name, file.n_docs, file.n_bytes, file.sha256) for file in manifest.files] == [
         ("raw.jsonl", 3, 5, "abc")
     ]
+
+
+@pytest.mark.parametrize("word", ["name", "version"])
+def test_a_name_or_version_that_no_record_can_hold_is_refused(tmp_path: Path, raw: Path, word: str) -> None:
+    with pytest.raises(UsageError, match=f"so it cannot be the corpus's {word}; give one with --{word}"):
+        write_corpus([raw], tmp_path / "out", **{word: "b\udcff"})

@@ -109,3 +109,27 @@ def test_an_error_in_standard_input_names_the_line(monkeypatch: pytest.MonkeyPat
 def test_options_that_cannot_work_are_refused(options: dict[str, str]) -> None:
     with pytest.raises(UsageError):
         SourceOptions(**options)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("place", ["b\udcff.jsonl", "d/b\udcff.jsonl", "b\udcff/d.jsonl"])
+def test_a_name_that_is_not_utf8_is_refused_before_anything_is_read(tmp_path: Path, place: str) -> None:
+    path = tmp_path / place
+    try:
+        put(path)
+    except OSError:
+        pytest.skip("the file system takes UTF-8 alone")
+    for given in (path, path.parent, str(path.parent / "*")):
+        with pytest.raises(CorpusError, match="its name is not UTF-8, so no record can hold it; rename the file"):
+            find_sources([given])
+
+
+@pytest.mark.parametrize("field", ["text_field", "split_field", "id_field", "document_separator", "document_start"])
+def test_a_word_that_no_document_can_hold_is_refused(field: str) -> None:
+    with pytest.raises(UsageError, match=r"'b\\udcff' is not UTF-8"):
+        SourceOptions(**{field: "b\udcff"})
+
+
+@pytest.mark.parametrize(("given", "words"), [("", "a path is empty"), ("a\0b", "holds a NUL")])
+def test_an_empty_input_is_not_the_working_directory(given: str, words: str) -> None:
+    with pytest.raises(UsageError, match=words):
+        find_sources([given])

@@ -129,3 +129,8 @@ def test_running_counts_give_the_first_ones_however_they_are_cut(count: int, blo
             val += here
             before += n
         assert val == min(count, before)
+
+
+def test_a_column_that_no_document_can_have_is_refused() -> None:
+    with pytest.raises(UsageError, match="is not UTF-8"):
+        SplitRule.parse("column:b\udcff")

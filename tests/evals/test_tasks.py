@@ -228,3 +228,17 @@ def test_the_record_has_nothing_of_the_clock_or_the_folder(tmp_path: Path) -> No
         summary = make_eval_file("piqa", folder / "x.jsonl", tokenizer=load_tokenizer("byte"), out=folder / "o.bin")
         records.append(summary.record.read_bytes())
     assert records[0] == records[1]
+
+
+def test_names_that_no_record_can_hold_are_refused(tmp_path: Path) -> None:
+    source = tmp_path / "q\udcff.jsonl"
+    try:
+        source.write_text("{}\n")
+    except OSError:
+        pytest.skip("the file system takes UTF-8 alone")
+    out = tmp_path / "out.bin"
+    with pytest.raises(CorpusError, match="its name is not UTF-8"):
+        make_eval_file("hellaswag", source, tokenizer=load_tokenizer("byte"), out=out)
+    with pytest.raises(UsageError, match="the name is not UTF-8"):
+        make_eval_file("hellaswag", source, tokenizer=load_tokenizer("byte"), out=tmp_path / "o\udcff.bin")
+    assert not out.exists()

@@ -81,7 +81,9 @@ def test_a_number_with_too_many_digits_is_refused_with_the_way_out() -> None:
         shard_name("llmc", "d", "train", 1_000_000)
 
 
-@pytest.mark.parametrize("name", ["", ".", "..", "../x", "a/b", "a\\b", ".hidden", "a\x00b", "a\nb", "c:", "x ", "x."])
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", "../x", "a/b", "a\\b", ".hidden", "a\x00b", "a\nb", "a\udcff", "c:", "x ", "x."]
+)
 def test_a_name_that_could_lead_elsewhere_is_refused(name: str) -> None:
     with pytest.raises(UsageError, match="--dataset"):
         check_name(name, what="--dataset")

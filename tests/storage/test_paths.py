@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from tokenriver.errors import UsageError
-from tokenriver.storage.paths import is_remote, is_url, last_name, local_path, shown, to_path
+from tokenriver.storage.directory import staging_root
+from tokenriver.storage.paths import is_remote, is_url, last_name, local_path, shown, to_output, to_path
 
 
 @pytest.mark.parametrize("word", ["s3://bucket/key", "memory://a", "hf://datasets/a/b", "https://host/a.jsonl"])
@@ -63,3 +64,19 @@ def test_the_last_part_of_a_url_is_its_name(url: str, name: str) -> None:
 def test_a_url_where_only_a_path_will_do_is_refused() -> None:
     with pytest.raises(UsageError, match=r"--root s3://bucket/x: a URL"):
         local_path("s3://bucket/x", what="--root")
+
+
+def test_an_empty_path_is_not_the_working_directory() -> None:
+    for give in (to_path, to_output):
+        with pytest.raises(
+            UsageError, match=r"a path is empty; name a file, a folder or a URL \(the working directory is"
+        ):
+            give("")
+        with pytest.raises(UsageError, match="holds a NUL"):
+            give("a\0b")
+
+
+def test_an_empty_variable_for_the_staging_directory_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", "/cache")
+    monkeypatch.setenv("TOKENRIVER_STAGING", "")
+    assert staging_root() == Path("/cache/tokenriver/staging")

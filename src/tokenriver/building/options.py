@@ -10,6 +10,7 @@ from tokenriver.corpus.sources import SourceOptions
 from tokenriver.errors import UsageError
 from tokenriver.shards.header import MAX_SHARD_TOKENS
 from tokenriver.shards.layouts import LAYOUTS, Layout, check_name
+from tokenriver.storage.paths import is_unicode
 
 if TYPE_CHECKING:
     import os
@@ -134,8 +135,9 @@ class BuildOptions:
             check_name(self.dataset, what="--dataset")
         if self.tokenizer_id is not None:
             check_name(self.tokenizer_id, what="--tokenizer-id")
-        if not self.dataset_version:
-            raise UsageError("--dataset-version is empty; give a version such as v1")
+        if not self.dataset_version or not is_unicode(self.dataset_version):
+            problem = "is not UTF-8" if self.dataset_version else "is empty"
+            raise UsageError(f"--dataset-version {problem}; give a version such as v1")
 
     @classmethod
     def from_words(cls, words: BuildWords | dict[str, Any]) -> BuildOptions:

@@ -18,7 +18,7 @@ from tokenriver.corpus.manifest import CORPUS_MANIFEST, is_corpus, read_corpus_m
 from tokenriver.corpus.sources import Source
 from tokenriver.corpus.stdin import STDIN, Pushback
 from tokenriver.errors import CorpusError, IntegrityError, UsageError
-from tokenriver.storage.paths import is_url, word_of
+from tokenriver.storage.paths import is_unicode, is_url, named, word_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -40,9 +40,11 @@ def find_sources(inputs: Sequence[str | os.PathLike[str]], options: SourceOption
     """
     if not inputs:
         raise CorpusError("no input given: name files, directories or globs, or - for JSONL on standard input")
-    words = [word_of(word) for word in inputs]
+    words = [named(word_of(word)) for word in inputs]
     if words.count(STDIN) > 1:
         raise UsageError("standard input (-) can be read only once")
+    if not all(is_url(word) or os.path.isabs(word) for word in words) and not is_unicode(str(Path.cwd())):  # noqa: PTH117
+        raise CorpusError(f"{Path.cwd()}: the name of this folder is not UTF-8, so no record can hold it; rename it")
     sources = [source for word in words for source in _find(word)]
     if options is not None and options.json_arrays:
         sources = [replace(s, kind="array") if is_json(s.file) else s for s in sources]

@@ -17,7 +17,7 @@ from tokenriver.corpus.target import CorpusTarget
 from tokenriver.corpus.writers import CORPUS_FORMATS, CorpusFormat, written_with
 from tokenriver.corpus.writing import CorpusWriter, FinishedShards
 from tokenriver.errors import ClusterError, CorpusError, StorageError, TokenRiverError, UsageError
-from tokenriver.storage.paths import is_remote, word_of
+from tokenriver.storage.paths import is_remote, is_unicode, word_of
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -97,6 +97,9 @@ def write_corpus(
         options, id_field=options.id_field or "id", split_field=rule.column if rule.kind == "column" else None
     )
     how = _How(target, sources, options, rule, format, shard_bytes, block_bytes, workers or os.cpu_count() or 1)
+    for word, value in (("name", name or target.name), ("version", version)):
+        if not is_unicode(value):
+            raise UsageError(f"{value!r} is not UTF-8, so it cannot be the corpus's {word}; give one with --{word}")
     heading = how.heading(name or target.name, version, engine)
     with target.locked():
         log = CorpusLog(target.journal, anew=restart or how.reads_stdin)

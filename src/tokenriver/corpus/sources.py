@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
 from tokenriver.corpus.splits import TRAIN, VAL
-from tokenriver.errors import UsageError
+from tokenriver.errors import CorpusError, UsageError
+from tokenriver.storage.paths import is_unicode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,6 +50,9 @@ class SourceOptions:
     def __post_init__(self) -> None:
         if self.on_bad_record not in ("error", "skip"):
             raise UsageError(f"on_bad_record is {self.on_bad_record!r}: give 'error' or 'skip'")
+        for word in (self.text_field, self.split_field, self.id_field, self.document_separator, self.document_start):
+            if word is not None and not is_unicode(word):
+                raise UsageError(f"{word!r} is not UTF-8, which documents are; give it as it stands in them")
         if self.document_separator == "":
             raise UsageError("the document separator is empty: give a text such as '\\n\\n', or none at all")
         if self.document_start is not None:
@@ -63,12 +67,12 @@ class Source:
     """One file (or standard input) that holds documents.
 
     `file` is its path as it was found, or its URL; `name` the path relative to the input that found it, with "/" (never
-    absolute); `n_bytes` the size of the file when it was found, None for standard input, and `modified_ns` its time of
-    modification then, None for anything but a file; `stream` only for standard input;
-    `remote` only for an object behind a URL; `sha256` what a corpus manifest says of the file. `pin` names the content
-    where it is known before the file is read ("sha256:…" or "git:…"). `side` (0 train, 1 val) is that of all documents
-    in it where files are split, and `shuffle_seed` puts the records of an array in the order of Python's
-    `random.Random(seed).shuffle`.
+    absolute), CorpusError for one of bytes that are not UTF-8, which no record can hold; `n_bytes` the size of the file
+    when it was found, None for standard input, and `modified_ns` its time of modification then, None for anything but a
+    file; `stream` only for standard input; `remote` only for an object behind a URL; `sha256` what a corpus manifest
+    says of the file. `pin` names the content where it is known before the file is read ("sha256:…" or "git:…"). `side`
+    (0 train, 1 val) is that of all documents in it where files are split, and `shuffle_seed` puts the records of an
+    array in the order of Python's `random.Random(seed).shuffle`.
     """
 
     file: str
@@ -83,6 +87,10 @@ class Source:
     side: int | None = None
     shuffle_seed: int | None = None
     modified_ns: int | None = None
+
+    def __post_init__(self) -> None:
+        if not (is_unicode(self.file) and is_unicode(self.name)):
+            raise CorpusError(f"{self.file}: its name is not UTF-8, so no record can hold it; rename the file or folder")
 
     @property
     def path(self) -> Path:

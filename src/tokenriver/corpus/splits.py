@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from tokenriver.errors import UsageError
+from tokenriver.storage.paths import is_unicode
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -58,6 +59,8 @@ class SplitRule:
         first shard is val. "train": everything is train.
         """
         kind, colon, value = words.partition(":")
+        if not is_unicode(words):
+            raise UsageError(f"split {words!r} is not UTF-8, which documents are; name the field as it stands in them")
         if kind == "column" and (value or not colon):
             return cls("column", column=value or "split")
         if kind == "hash" and colon:

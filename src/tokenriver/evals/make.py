@@ -14,7 +14,7 @@ from tokenriver.evals.sources import Located, read_task
 from tokenriver.evals.tasks import BadRecordError, Question, Rendering
 from tokenriver.evals.write import choose_version, write_eval_file
 from tokenriver.files import atomic_write, sha256_file
-from tokenriver.storage.paths import to_output, to_path
+from tokenriver.storage.paths import is_unicode, to_output, to_path
 
 if TYPE_CHECKING:
     import os
@@ -68,6 +68,8 @@ def make_eval_file(
     if version not in ("auto", 1, 2):
         raise UsageError(f"evaluation file version {version!r} is unknown; choose auto, 1 or 2")
     out = to_output(out)
+    if not is_unicode(out.name):
+        raise UsageError(f"{out}: the name is not UTF-8, so no record can hold it; choose another")
     skipped: Counter[str] = Counter()
     located, inputs = read_task(task, to_path(source), rendering=rendering, shots=shots)
     wheres, questions = _questions(located, skipped, on_bad_record)

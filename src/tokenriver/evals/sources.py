@@ -14,7 +14,7 @@ from tokenriver.errors import CorpusError, MissingDependencyError, UsageError
 from tokenriver.evals.tasks import TASKS, BadRecordError, Question, Rendering, mmlu_question, render
 from tokenriver.files import file_exists, open_binary
 from tokenriver.storage.objects import below
-from tokenriver.storage.paths import is_remote
+from tokenriver.storage.paths import is_remote, is_unicode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -68,6 +68,8 @@ def _read(path: Path, inputs: list[EvalInput]) -> str:
             raw = file.read() or b""
     except FileNotFoundError:
         raise CorpusError(f"{path}: no such file; give the task's own published file") from None
+    if not is_unicode(path.name):
+        raise CorpusError(f"{path}: its name is not UTF-8, so no record can hold it; rename the file")
     inputs.append(EvalInput(path.name, len(raw), hashlib.sha256(raw).hexdigest()))
     try:
         if path.suffix == ".gz":

@@ -59,7 +59,7 @@ _DIGITS: dict[Layout, int] = {"tokens": 5, "llmc": 6, "golf": 6}
 _TOKENS_NAME = re.compile(r"(?P<split>train|val)-(?P<index>[0-9]{5})\.bin")
 # Without a number: the two outputs of the TinyStories and tinyshakespeare recipes.
 _PREFIXED_NAME = re.compile(r"(?P<dataset>.+)_(?P<split>train|val)(?:_(?P<index>[0-9]{6}))?\.bin", re.DOTALL)
-_NOT_IN_A_NAME = re.compile(r'[\x00-\x1f\x7f/\\:*?"<>|]')
+_NOT_IN_A_NAME = re.compile(r'[\x00-\x1f\x7f/\\:*?"<>|\ud800-\udfff]')
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class ShardName:
 def check_name(value: str, *, what: str) -> str:
     """Return `value` if it can be one component of a path on every system, else raise UsageError.
 
-    Refused: nothing, a leading ".", a trailing "." or space, path separators, control characters and `: * ? " < > |`.
+    Refused: nothing, a leading ".", a trailing "." or space, path separators, control characters, `: * ? " < > |` and bytes that are not UTF-8.
     `what` is the option that the value came from.
     """
     bad = _NOT_IN_A_NAME.search(value)

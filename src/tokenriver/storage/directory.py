@@ -87,7 +87,7 @@ def staging_root(root: str | os.PathLike[str] | None = None) -> Path:
     UsageError for one that is not on this machine.
     """
     chosen = root or os.environ.get(STAGING_VARIABLE)
-    if chosen is None:
+    if not chosen:
         cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         chosen = Path(cache) / "tokenriver" / "staging"
     return local_path(chosen, what="the staging directory")

@@ -17,9 +17,11 @@ from tokenriver.errors import MissingDependencyError, StorageError, UsageError
 __all__ = [
     "filesystem_of",
     "is_remote",
+    "is_unicode",
     "is_url",
     "last_name",
     "local_path",
+    "named",
     "named_in",
     "refuse_read_only",
     "scheme_of",
@@ -31,6 +33,8 @@ __all__ = [
 
 _SCHEME = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 """At least two letters: `c://` is a drive."""
+
+_SURROGATE = re.compile(r"[\ud800-\udfff]")
 
 _USER = re.compile(r"(://)[^/@\s]+@")
 _SECRET = re.compile(
@@ -49,6 +53,11 @@ def is_url(value: str | os.PathLike[str]) -> bool:
     """Whether a word is a URL of a file that is not on this machine; `file://` is, so it is none."""
     text = os.fspath(value) if isinstance(value, (str, Path)) else str(value)
     return bool(_SCHEME.match(text)) and not text.lower().startswith("file://")
+
+
+def is_unicode(text: str) -> bool:
+    """Whether UTF-8 can hold a text. The name of a file may be any bytes; those that are none are lone surrogates."""
+    return text.isascii() or not _SURROGATE.search(text)
 
 
 def scheme_of(url: str) -> str:
@@ -72,11 +81,12 @@ def last_name(url: str) -> str:
 def to_path(value: str | os.PathLike[str]) -> Path:
     """A path of this machine, or for a URL a `upath.UPath`, which has pathlib's methods over fsspec.
 
-    UsageError for a scheme that fsspec does not know, MissingDependencyError where its package is not installed.
+    UsageError for an empty path (which would be the working directory) and for a scheme that fsspec does not know,
+    MissingDependencyError where its package is not installed.
     """
     if isinstance(value, Path) or is_remote(value):
         return value  # type: ignore[return-value]
-    text = os.fspath(value)
+    text = named(os.fspath(value))
     if not is_url(text):
         return Path(text[7:]) if text.lower().startswith("file://") else Path(text)
     filesystem_of(text)
@@ -84,6 +94,15 @@ def to_path(value: str | os.PathLike[str]) -> Path:
 
     scheme, _, rest = text.partition("://")
     return UPath(f"{scheme.lower()}://{rest}")  # type: ignore[return-value]
+
+
+def named(word: str) -> str:
+    """A path or URL that a user gave. UsageError for one that is empty (an unset variable, mostly) or holds a NUL."""
+    if not word:
+        raise UsageError("a path is empty; name a file, a folder or a URL (the working directory is .)")
+    if "\0" in word:
+        raise UsageError(f"{word!r}: holds a NUL, which no path can")
+    return word
 
 
 def to_output(value: str | os.PathLike[str]) -> Path:
