@@ -128,3 +128,17 @@ def test_damage_inside_a_row_group_is_an_error(write) -> None:
 
 def test_a_file_without_rows_gives_nothing(write) -> None:
     assert read_texts(write({"text": pa.array([], pa.string())})) == []
+
+
+@pytest.mark.parametrize("field", ["text", "split"])
+def test_two_columns_of_one_name_are_refused(tmp_path: Path, field: str) -> None:
+    names = ["text", "split", field]
+    pq.write_table(pa.Table.from_arrays([pa.array(["a"])] * 3, names=names), tmp_path / "d.parquet")
+    with pytest.raises(CorpusError, match=f"2 columns are called '{field}'; rename one of them"):
+        read_all(tmp_path / "d.parquet", split_field="split" if field == "split" else None)
+
+
+def test_a_split_that_is_a_list_is_named(write) -> None:
+    path = write({"text": ["a"], "split": [["train"]]})
+    with pytest.raises(CorpusError, match=r"the split field 'split' is \['train'\]; expected 'train' or 'val'"):
+        read_all(path, split_field="split")

@@ -207,6 +207,11 @@ def _check_columns(source: Source, schema: Any, options: SourceOptions) -> list[
         wanted.append(options.split_field)
     if options.id_field and options.id_field not in wanted and options.id_field in schema.names:
         wanted.append(options.id_field)
+    twice = [name for name in wanted if schema.names.count(name) > 1]
+    if twice:
+        raise CorpusError(
+            f"{source}: {schema.names.count(twice[0])} columns are called {twice[0]!r}; rename one of them"
+        )
     kind = schema.field(options.text_field).type
     kind = kind.value_type if pa.types.is_dictionary(kind) else kind
     if not (pa.types.is_null(kind) or _is_text(kind) or _is_bytes(kind)):
@@ -287,7 +292,7 @@ def _sides(batch: Any, rows: NDArray[np.int64], segment: Segment, field: str) ->
         column = column.dictionary_decode()
     sides = np.zeros(len(rows), np.uint8)
     for i, value in enumerate(column.to_pylist()):
-        if value not in SPLIT_VALUES:
+        if not isinstance(value, str) or value not in SPLIT_VALUES:
             bad_split(value, segment, int(rows[i]), field)
         sides[i] = SPLIT_VALUES[value]
     return sides
