@@ -7,6 +7,7 @@ import json
 from typing import TYPE_CHECKING, Any
 
 import pytest
+import zstandard
 
 from tokenriver import load_tokenizer, make_eval_file, open_eval_file
 from tokenriver.errors import CorpusError, FormatError, UsageError
@@ -242,3 +243,23 @@ def test_names_that_no_record_can_hold_are_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="the name is not UTF-8"):
         make_eval_file("hellaswag", source, tokenizer=load_tokenizer("byte"), out=tmp_path / "o\udcff.bin")
     assert not out.exists()
+
+
+@pytest.mark.parametrize("ending", [".gz", ".zst"])
+def test_a_compressed_file_that_is_cut_short_or_damaged_is_an_error(tmp_path: Path, ending: str) -> None:
+    plain = b"".join(json.dumps(PIQA | {"n": str(n)}).encode() + b"\n" for n in range(2000))
+    raw = gzip.compress(plain) if ending == ".gz" else zstandard.ZstdCompressor(write_checksum=True).compress(plain)
+    path, out = tmp_path / f"x.jsonl{ending}", tmp_path / "o.bin"
+    middle = len(raw) // 2
+    for damaged in (raw[:middle], raw[:-1], raw[:middle] + bytes(20) + raw[middle + 20 :], raw + b"junk"):
+        path.write_bytes(damaged)
+        with pytest.raises(CorpusError, match=rf"not a whole \{ending} file"):
+            make_eval_file("piqa", path, tokenizer=load_tokenizer("byte"), out=out)
+    path.write_bytes(raw + raw)
+    assert make_eval_file("piqa", path, tokenizer=load_tokenizer("byte"), out=out).examples == 4000
+
+
+def test_a_record_nested_too_deeply_is_a_bad_record(tmp_path: Path) -> None:
+    (tmp_path / "x.jsonl").write_text("[" * 100_000 + "\n")
+    with pytest.raises(CorpusError, match=r"x\.jsonl:1: not valid JSON"):
+        make_eval_file("piqa", tmp_path / "x.jsonl", tokenizer=load_tokenizer("byte"), out=tmp_path / "o.bin")

@@ -134,10 +134,12 @@ def test_a_path_that_is_not_there_is_no_hub_id(name):
 def test_damaged_files_are_named(tmp_path):
     for name, content, message in (
         ("tokenizer.json", b"{", "not valid JSON"),
+        ("deep.json", b"[" * 100_000, "not valid JSON"),
         ("x.json", b"{}", 'no "model" object'),
         ("x.model", b"\x00\x01garbage", "not a SentencePiece model"),
         ("cl100k_base.tiktoken", b"YQ== x\n", "line 1"),
         ("cut.tokenizer.json.gz", gzip.compress(b"{}" * 999)[:-9], "not a whole gzip file"),
+        ("bad.tokenizer.json.gz", gzip.compress(bytes(range(256)))[:20] + bytes(300), "not a whole gzip file"),
         ("words.txt", b"", "cannot tell a tokenizer"),
     ):
         (tmp_path / name).write_bytes(content)

@@ -7,6 +7,7 @@ import gzip
 import hashlib
 import io
 import json
+import zlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -77,7 +78,7 @@ def _read(path: Path, inputs: list[EvalInput]) -> str:
         elif path.suffix == ".zst":
             raw = _decompress_zst(raw)
         return raw.decode("utf-8-sig")
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise CorpusError(f"{path}: not a whole {path.suffix} file ({error})") from None
     except UnicodeDecodeError as error:
         raise CorpusError(f"{path}: not UTF-8 at byte {error.start:,} ({error.reason})") from None
@@ -88,10 +89,17 @@ def _decompress_zst(raw: bytes) -> bytes:
         import zstandard
     except ImportError:
         raise MissingDependencyError("reading .zst needs the package zstandard") from None
-    try:
-        return zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True).read()
-    except zstandard.ZstdError as error:
-        raise OSError(str(error)) from None
+    texts = []
+    while raw:
+        frame = zstandard.ZstdDecompressor().decompressobj()
+        try:
+            texts.append(frame.decompress(raw))
+        except zstandard.ZstdError as error:
+            raise OSError(str(error)) from None
+        if not frame.eof:  # the library takes what is there of a frame that was cut short for all of it
+            raise EOFError("cut short: its last frame has no end")
+        raw = frame.unused_data
+    return b"".join(texts)
 
 
 def _records(task: str, path: Path, rendering: Rendering, inputs: list[EvalInput]) -> Iterator[Located]:
@@ -116,7 +124,7 @@ def _records(task: str, path: Path, rendering: Rendering, inputs: list[EvalInput
 def _record(line: str) -> dict[str, Any]:
     try:
         record = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadRecordError("malformed", f"not valid JSON ({error})") from None
     if not isinstance(record, dict):
         raise BadRecordError("malformed", f"a JSON {type(record).__name__}, not an object")

@@ -7,7 +7,9 @@ import os
 import shutil
 import tarfile
 import zipfile
+import zlib
 from dataclasses import dataclass
+from lzma import LZMAError
 from typing import IO, TYPE_CHECKING
 
 from tokenriver.errors import CorpusError
@@ -17,6 +19,10 @@ from tokenriver.hub.names import below
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
+
+_DAMAGES = (tarfile.TarError, zipfile.BadZipFile, zlib.error, LZMAError, EOFError, RuntimeError)
+"""What the libraries raise for archives that are not whole; RuntimeError is a zip file with a password, or packed in a
+way that they do not know."""
 
 __all__ = ["ARCHIVES", "extract", "is_archive"]
 
@@ -59,9 +65,11 @@ def extract(archive: Path, folder: Path, *, wanted: Callable[[str], bool]) -> li
                 path.unlink()
                 raise CorpusError(f"{archive}: {member.name} is cut short; fetch the archive again")
             os.utime(path, (_WHEN, _WHEN))
-    except (tarfile.TarError, zipfile.BadZipFile, EOFError, OSError) as error:
+    except (*_DAMAGES, OSError) as error:
         if isinstance(error, OSError) and error.errno is not None:
             raise
+        for name in names:  # a checksum at the archive's end counts for all of them
+            below(folder, name, source=str(archive)).unlink(missing_ok=True)
         raise CorpusError(f"{archive}: not a whole archive ({error}); fetch it again") from error
     if not names:
         raise CorpusError(f"{archive}: none of the files that the recipe names is in it")
@@ -83,6 +91,8 @@ def _members(archive: Path, wanted: Callable[[str], bool]) -> Iterator[_Member]:
                 content = tar.extractfile(member)
                 assert content is not None, "a regular file has a body"
                 yield _Member(name, member.size, content)
+        while tar.fileobj is not None and tar.fileobj.read(1 << 20):
+            pass  # to the end, where gzip's checksum stands
 
 
 def _opened(archive: Path) -> io.BufferedReader:
