@@ -109,6 +109,7 @@ def test_a_shard_that_is_not_the_manifest_s_is_named(data_set: DataSet) -> None:
     ("text", "message"),
     [
         ("{", "not JSON"),
+        ("[" * 100_000, "not JSON"),
         ("[]", "has a list 'files'"),
         ('{"files": [{"name": "a.bin", "split": "train"}]}', r"files\[0\] has no valid 'n_tokens'"),
         ('{"files": [{"name": "../a.bin", "split": "train", "n_tokens": 1}]}', "no directory in it"),

@@ -103,7 +103,7 @@ class CacheFolder:
         """What is recorded of a data set; empty when nothing is."""
         try:
             facts = json.loads((self.root / key / SOURCE).read_bytes())
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return {}
         return facts if isinstance(facts, dict) else {}
 

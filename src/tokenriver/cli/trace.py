@@ -97,7 +97,7 @@ def _read_state(path: Path, world_size: int) -> dict[str, Any]:
 
     try:
         saved = json.loads(read_limited(path))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ResumeError(f"{path}: not JSON ({error})") from None
     wanted = {"split": str, "order": str, "seed": int, "seq_len": int, "global_batch_size": int}
     if not isinstance(saved, dict) or any(not isinstance(saved.get(k), kind) for k, kind in wanted.items()):

@@ -126,7 +126,7 @@ def _from_manifest(
         raise UsageError(f"{objects.url}: no such data set directory, manifest or shard") from None
     try:
         manifest = json.loads(raw)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise FormatError(f"{where}: not JSON ({error})") from None
     chosen = files_of_split(manifest, where, split)
     listing = listing or objects.listing()

@@ -180,7 +180,7 @@ def _from_manifest(path: Path, *, split: str) -> ShardSource:
     raw = path.read_bytes()
     try:
         manifest = json.loads(raw)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise FormatError(f"{path}: not JSON ({error})") from None
     chosen = files_of_split(manifest, path, split)
     present = {entry.name for entry in os.scandir(path.parent)}

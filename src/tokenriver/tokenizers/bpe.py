@@ -48,7 +48,7 @@ def parse_tokenizer_json(raw: bytes, *, where: str) -> dict[str, Any]:
     """The JSON as a dict; raises TokenizerError where it is not a tokenizer.json."""
     try:
         spec = json.loads(raw)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise TokenizerError(f"{where}: not valid JSON ({error}); expected a Hugging Face tokenizer.json") from None
     if isinstance(spec, dict) and spec.get("tokenizer_type") == "pure_byte":
         return spec
