@@ -201,3 +201,8 @@ def test_what_others_keep_beside_the_cache_is_neither_shown_nor_removed(
         "empty",
         "run",
     ]
+
+
+def test_a_size_of_thousands_of_digits_is_refused() -> None:
+    with pytest.raises(UsageError, match="a number of bytes"):
+        parse_bytes("9" * 5000 + "GB")

@@ -134,3 +134,11 @@ def test_running_counts_give_the_first_ones_however_they_are_cut(count: int, blo
 def test_a_column_that_no_document_can_have_is_refused() -> None:
     with pytest.raises(UsageError, match="is not UTF-8"):
         SplitRule.parse("column:b\udcff")
+
+
+@pytest.mark.parametrize(
+    "words", ["hash:1e-999999999", "hash:0." + "0" * 5000, "first-docs:" + "9" * 5000, "hash:1e-x"]
+)
+def test_numbers_of_any_length_are_refused_at_once(words: str) -> None:
+    with pytest.raises(UsageError, match="is no "):
+        SplitRule.parse(words)

@@ -67,7 +67,16 @@ def test_weights_are_exact_fractions_while_they_are_small_enough() -> None:
     assert rounded["c"] == 0
     far = Schedule([(0, list(whole_weights({"a": 0.4999, "b": 0.5001}).values()))], caps=[None, None])
     assert abs(far.counts(10**12)[0] - 0.4999 * 10**12) < 1
-    for bad in ({"a": -1}, {"a": 0}, {"a": "x"}, {}):
+    for bad in (
+        {"a": -1},
+        {"a": 0},
+        {"a": "x"},
+        {},
+        {"a": None},
+        {"a": "1/0"},
+        {"a": "1e-999999999"},
+        {"a": float("nan")},
+    ):
         with pytest.raises(UsageError):
             whole_weights(bad)
 

@@ -13,6 +13,8 @@ from tokenriver.storage.paths import local_path, word_of
 __all__ = ["CacheSettings", "cache_settings", "parse_bytes"]
 
 _UNITS = {"": 1, "K": 10**3, "M": 10**6, "G": 10**9, "T": 10**12, "P": 10**15}
+_MOST_DIGITS = 40
+
 _SIZE = re.compile(r"\s*(\d+(?:\.\d+)?)\s*([KMGTP]?)(I?)B?\s*", re.IGNORECASE)
 
 
@@ -48,7 +50,7 @@ def parse_bytes(value: int | str, *, what: str = "a size") -> int:
             return value
     elif isinstance(value, str) and (match := _SIZE.fullmatch(value)):
         number, unit, binary = match[1], match[2].upper(), match[3]
-        if not binary or unit:
+        if (not binary or unit) and len(number) < _MOST_DIGITS:
             scale = 1024 ** "_KMGTP".index(unit) if binary else _UNITS[unit]
             return int(float(number) * scale)
     raise UsageError(f"{what} is a number of bytes such as 200GB, 1.5TB or 500GiB, not {value!r}")

@@ -272,7 +272,10 @@ def score_command(
 
 def _join_ranks(device: str | None) -> tuple[int, int]:
     """Join the processes that torchrun started; (rank, ranks)."""
-    world_size = int(os.environ.get("WORLD_SIZE", "1"))
+    given = os.environ.get("WORLD_SIZE", "1")
+    if not given.strip().isdecimal() or int(given) < 1:
+        raise UsageError(f"WORLD_SIZE is {given!r}; torchrun sets it to the number of processes, 1 or more")
+    world_size = int(given)
     if world_size == 1:
         return 0, 1
     try:

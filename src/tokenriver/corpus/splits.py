@@ -88,8 +88,14 @@ class SplitRule:
         )
 
 
+_LONGEST_NUMBER = 400
+"""Digits; nothing that can be meant is longer (a double has at most 324 zeros behind the point)."""
+
+
 def _fraction(words: str, value: str) -> Fraction:
     try:
+        if len(value) > _LONGEST_NUMBER or abs(int(value.lower().partition("e")[2] or 0)) > _LONGEST_NUMBER:
+            raise ValueError(value)  # an exact fraction of so many digits takes for ever
         fraction = Fraction(value)
     except (ValueError, ZeroDivisionError) as error:
         raise UsageError(f"split {words!r}: {value!r} is no number; give a share such as hash:0.01") from error
@@ -105,7 +111,7 @@ def _decimal(fraction: Fraction) -> str:
 
 def _count(words: str, value: str) -> int:
     digits = value.replace("_", "").replace(",", "")
-    if not (digits.isascii() and digits.isdigit()):
+    if not (digits.isascii() and digits.isdigit()) or len(digits) > _LONGEST_NUMBER:
         raise UsageError(f"split {words!r}: {value!r} is no whole number of at least 0; choose one of {CHOICES}")
     return int(digits)
 

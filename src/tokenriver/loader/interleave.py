@@ -38,8 +38,9 @@ def whole_weights(weights: Mapping[str, float]) -> dict[str, int]:
     exact = {}
     for name, weight in weights.items():
         try:
-            exact[name] = Fraction(str(weight))
-        except ValueError:
+            number = float(weight)
+            exact[name] = Fraction(str(weight) if 1e-30 < abs(number) < 1e30 else number)
+        except (TypeError, ValueError, OverflowError, ZeroDivisionError):
             raise UsageError(f"the weight of {name} is {weight!r}, not a number") from None
         if exact[name] < 0:
             raise UsageError(f"the weight of {name} is {weight}; it must be 0 or more")

@@ -278,7 +278,7 @@ def _ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
     values = []
     for given, name, default in ((rank, "RANK", "0"), (world_size, "WORLD_SIZE", "1")):
         text = os.environ.get(name, default) if given is None else str(given)
-        if not text.strip().isdigit():
+        if not text.strip().isdecimal():
             raise UsageError(f"{name.lower()} is an integer of 0 or more, not {text!r}")
         values.append(int(text))
     return values[0], values[1]

@@ -74,8 +74,8 @@ class ShardName:
 def check_name(value: str, *, what: str) -> str:
     """Return `value` if it can be one component of a path on every system, else raise UsageError.
 
-    Refused: nothing, a leading ".", a trailing "." or space, path separators, control characters, `: * ? " < > |` and bytes that are not UTF-8.
-    `what` is the option that the value came from.
+    Refused: nothing, a leading ".", a trailing "." or space, path separators, control characters, `: * ? " < > |` and
+    bytes that are not UTF-8. `what` is the option that the value came from.
     """
     bad = _NOT_IN_A_NAME.search(value)
     if not value:
