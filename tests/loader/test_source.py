@@ -147,3 +147,23 @@ def test_ten_thousand_shards_open_in_a_second_and_few_descriptors_stay_open(tmp_
     if descriptors.exists():
         assert sum(opened(link).startswith(str(tmp_path)) for link in descriptors.iterdir()) <= 128
     loader.close()
+
+
+@pytest.mark.parametrize("source", [None, 5, b"x", {"a": ("b", 1)}, [5], [None]])
+def test_what_is_no_path_is_refused(source: object) -> None:
+    with pytest.raises(UsageError, match="a source is a path or URL, a list of them, or a Mixture"):
+        TrainLoader(source, batch_size=1, seq_len=1)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("source", ["", [""]])
+def test_an_empty_path_is_not_the_working_directory(
+    data_set: DataSet, monkeypatch: pytest.MonkeyPatch, source: str | list[str]
+) -> None:
+    monkeypatch.chdir(data_set([100]))
+    with pytest.raises(UsageError, match="a path is empty"):
+        TrainLoader(source, batch_size=1, seq_len=1)
+
+
+def test_paths_may_come_from_an_iterator(data_set: DataSet) -> None:
+    paths = sorted(data_set([100, 50]).glob("*.bin"))
+    assert TrainLoader(iter(paths), batch_size=1, seq_len=1).n_tokens == 150  # type: ignore[arg-type]

@@ -319,3 +319,16 @@ def test_a_malformed_state_is_refused(data_set: DataSet, change: dict[str, Any],
 def test_a_fingerprint_reads_what_it_wrote() -> None:
     fingerprint = Fingerprint("a=b@0", 3, 10, "n", "h", "sample:c", "-")
     assert Fingerprint.parse(str(fingerprint)) == fingerprint
+
+
+def test_a_state_that_comes_back_with_numpy_s_integers_is_the_same(data_set: DataSet) -> None:
+    root = data_set([2000])
+    loader = TrainLoader(root, batch_size=2, seq_len=8)
+    list(islice(loader, 3))
+    saved = {k: np.int64(v) if isinstance(v, int) else v for k, v in loader.state_dict().items()}
+    other = TrainLoader(root, batch_size=2, seq_len=8)
+    other.load_state_dict(saved)
+    assert through_json(other.state_dict()) == loader.state_dict()
+    for bad in (np.float64(3), np.bool_(True), np.array([3])):
+        with pytest.raises(ResumeError, match="not the state of a loader: step is"):
+            other.load_state_dict(saved | {"step": bad})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import json
 import os
 import pickle
 import threading
@@ -298,3 +299,42 @@ def test_a_forked_child_goes_on_by_itself(data_set: DataSet) -> None:
         os._exit(0 if good else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     assert [next(batches).inputs.tolist() for _ in range(2)] == expected
+
+
+NUMBERS = ("batch_size", "seq_len", "seed", "prefetch", "epochs")
+
+
+def test_numpy_s_integers_give_the_same_loader_and_a_state_that_is_json(data_set: DataSet) -> None:
+    root = data_set([500])
+    given = dict(zip(NUMBERS, (2, 8, 5, 0, 1), strict=True))
+    plain = TrainLoader(root, **given)
+    other = TrainLoader(root, **{name: np.int64(value) for name, value in given.items()})
+    next(iter(plain)), next(iter(other))
+    assert json.loads(json.dumps(other.state_dict())) == plain.state_dict()
+    assert np.array_equal(other.batch_at(np.int64(3), epoch=np.uint8(0)).inputs, plain.batch_at(3).inputs)
+
+
+@pytest.mark.parametrize("name", [*NUMBERS, "max_doc_len", "window", "separator", "cu_seqlens"])
+@pytest.mark.parametrize("value", [1.5, 2.0, "2", float("nan"), [1]])
+def test_what_is_no_whole_number_is_refused_by_name(data_set: DataSet, name: str, value: object) -> None:
+    given = {"batch_size": 2, "seq_len": 8, name: value}
+    with pytest.raises(UsageError, match=f"{name} is a whole number, not"):
+        TrainLoader(data_set([500]), **given)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("name", NUMBERS)
+def test_a_truth_value_is_no_number(data_set: DataSet, name: str) -> None:
+    with pytest.raises(UsageError, match=f"{name} is a whole number, not True"):
+        TrainLoader(data_set([500]), **{"batch_size": 2, "seq_len": 8, name: True})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("separator", [-1, 65_536, 2**80])
+def test_a_separator_that_no_shard_can_hold_is_refused(data_set: DataSet, separator: int) -> None:
+    for packing in ("concat", "best-fit", "bos-aligned"):
+        with pytest.raises(UsageError, match=rf"separator={separator} is no id of these shards, which hold ids below"):
+            TrainLoader(data_set([500]), batch_size=2, seq_len=8, packing=packing, separator=separator)
+
+
+def test_a_longest_document_beyond_every_file_is_refused(data_set: DataSet) -> None:
+    with pytest.raises(UsageError, match="max_doc_len"):
+        TrainLoader(data_set([500]), batch_size=2, seq_len=8, packing="bos-aligned", separator=3, max_doc_len=2**63)

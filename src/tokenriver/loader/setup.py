@@ -42,7 +42,7 @@ class Packer:
             raise UsageError(f"packing is one of {', '.join(PACKINGS)}, not {self.packing!r}")
         if self.packing == "concat" and (self.max_doc_len is not None or self.window is not None):
             raise UsageError("max_doc_len and window belong to packing='bos-aligned' and 'best-fit'")
-        if self.max_doc_len is not None and (self.packing != "bos-aligned" or self.max_doc_len < 1):
+        if self.max_doc_len is not None and (self.packing != "bos-aligned" or not 1 <= self.max_doc_len < 2**63):
             raise UsageError(f"max_doc_len is for packing='bos-aligned' and at least 1, not {self.max_doc_len}")
         if not isinstance(self.cu_seqlens, bool | None) and (type(self.cu_seqlens) is not int or self.cu_seqlens < 2):
             raise UsageError(f"cu_seqlens is True, False or a length of at least 2, not {self.cu_seqlens!r}")
@@ -142,9 +142,12 @@ def set_up(
 
 
 def _with_separator(data: ShardSource, separator: int | None) -> ShardSource:
-    """The data with the separator that the user gave, which must not contradict what is recorded."""
+    """The data with the separator that the user gave, which must not contradict what is recorded, nor be no id."""
     if separator is None or data.separator_id == separator:
         return data
+    limit = max((s.header.vocab_size or 1 << 8 * s.header.dtype.itemsize for s in data.shards), default=1)
+    if not 0 <= separator < limit:
+        raise UsageError(f"separator={separator} is no id of these shards, which hold ids below {limit:,}")
     if data.separator_id is not None:
         raise UsageError(f"separator={separator}, but {data.manifest} says {data.separator_id}")
     return replace(data, separator_id=separator)

@@ -12,7 +12,7 @@ import json
 import os
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +24,7 @@ from tokenriver.loader.fingerprint import Fingerprint
 from tokenriver.loader.listing import MANIFEST, TOKENS_NAME, choose_names, files_of_split, one_split, tokenizer_of
 from tokenriver.shards.header import HEADER_BYTES, ShardHeader, parse_header
 from tokenriver.storage import is_url, to_path
+from tokenriver.storage.paths import named as require_name
 
 if TYPE_CHECKING:
     from tokenriver.cache.fetch import CachedSet
@@ -117,7 +118,13 @@ def resolve(source: Source, *, split: str, cache: CacheSettings | None = None) -
     if split not in ("train", "val"):
         raise UsageError(f"split is 'train' or 'val', not {split!r}")
     single = isinstance(source, str | os.PathLike) or hasattr(source, "fs")
+    if not single and (isinstance(source, bytes | Mapping) or not isinstance(source, Iterable)):
+        raise UsageError(f"a source is a path or URL, a list of them, or a Mixture, not {source!r}")
     named: list[Any] = [source] if single else list(source)  # type: ignore[arg-type]
+    for path in named:
+        if not (isinstance(path, str | os.PathLike) or hasattr(path, "fs")):
+            raise UsageError(f"a source is a path or URL, a list of them, or a Mixture; {path!r} is neither")
+        require_name(str(path))
     if any(is_url(path) for path in named):
         from tokenriver.loader.remote import resolve_urls
 
@@ -126,7 +133,7 @@ def resolve(source: Source, *, split: str, cache: CacheSettings | None = None) -
         named = [str(to_path(path)) for path in named]
         source = named[0] if single else named
     if not isinstance(source, str | os.PathLike):
-        return _from_paths([os.fspath(path) for path in source], split=split, named="the list")
+        return _from_paths([os.fspath(path) for path in named], split=split, named="the list")
     path = Path(source)
     if path.is_dir():
         return _from_directory(path, split=split)

@@ -9,6 +9,7 @@ import numpy as np
 
 from tokenriver.cache.settings import cache_settings
 from tokenriver.errors import UsageError
+from tokenriver.loader.arguments import optional_whole, plain, whole
 from tokenriver.loader.assembly import Assembly
 from tokenriver.loader.content import part_fingerprints, recorded_hashes, verify_against
 from tokenriver.loader.iteration import Batches
@@ -84,6 +85,11 @@ class TrainLoader:
         cache_dir: str | os.PathLike[str] | None = None,
         cache_limit: int | str | None = None,
     ) -> None:
+        batch_size, seq_len = whole("batch_size", batch_size), whole("seq_len", seq_len)
+        seed, prefetch, epochs = whole("seed", seed), whole("prefetch", prefetch), optional_whole("epochs", epochs)
+        max_doc_len, window = optional_whole("max_doc_len", max_doc_len), optional_whole("window", window)
+        if not isinstance(cu_seqlens, bool):
+            cu_seqlens = optional_whole("cu_seqlens", cu_seqlens)
         if epochs is not None and epochs < 0:
             raise UsageError(f"epochs is 0 or more, or None for no end, not {epochs}")
         if prefetch < 0:
@@ -94,7 +100,7 @@ class TrainLoader:
         self._setup = set_up(
             source,
             packer=Packer(packing, cu_seqlens, max_doc_len, window),
-            separator=separator,
+            separator=optional_whole("separator", separator),
             seq_len=seq_len,
             batch_size=batch_size,
             world_size=world_size,
@@ -177,6 +183,7 @@ class TrainLoader:
 
     def settle(self, epoch: int, step: int) -> tuple[int, int]:
         """(epoch, step) with the step inside its epoch, from a step that may run into later (or earlier) epochs."""
+        epoch, step = whole("epoch", epoch), whole("step", step)
         if isinstance(self.plan, Plan):
             epoch, step = self.plan.settle(epoch, step)
         elif epoch >= 0 and step >= 0:
@@ -223,6 +230,7 @@ class TrainLoader:
         rounded down to a step; otherwise epoch and step are taken as they are. `verify` re-reads every shard and
         raises IntegrityError, naming those whose SHA-256 is not the recorded one.
         """
+        state = plain(state)
         allowed = overridden(allow_change)
         epoch, step = check_state(state, self.state_dict(), world_size=self.world_size, allowed=allowed)
         if verify:
