@@ -271,3 +271,84 @@ def test_the_picture_needs_the_extra_and_says_so(
     pytest.importorskip("matplotlib")
     assert main([*words, "--plot", str(tmp_path / "mix.png")]) == 0
     assert (tmp_path / "mix.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("sources", [None, 5, b"mix.toml", [("a", "x", 1)]])
+def test_what_is_no_mixture_is_refused(sources: Any) -> None:
+    with pytest.raises(UsageError, match="a mixture is a dict of sources or the path of a TOML file"):
+        Mixture(sources)
+
+
+@pytest.mark.parametrize("phases", [5, [5], [(5,)], [(5, [1, 2])], {5: {"a": 1}}])
+def test_what_is_no_phase_is_refused(phases: Any) -> None:
+    with pytest.raises(UsageError, match=r"phases are a list of \(step, weights\)"):
+        Mixture({"a": ("x", 1)}, phases=phases)
+
+
+def test_steps_and_caps_beyond_every_run_are_refused_and_numpy_s_are_taken() -> None:
+    with pytest.raises(UsageError, match=r"below 2\^40"):
+        Mixture({"a": ("x", 1)}, phases=[(2**70, {"a": 1})])
+    for cap in (10**30, 0, 1.5):
+        with pytest.raises(UsageError, match="max_epochs of a is at least 1 and at most 1,000,000, or None"):
+            Mixture({"a": ("x", 1, cap)})
+    plain = Mixture({"a": ("x", 1, 2)}, phases=[(3, {"a": 1})]).description()
+    given = Mixture({"a": ("x", 1, np.int64(2))}, phases=[(np.int64(3), {"a": 1})]).description()
+    assert json.loads(json.dumps(given)) == json.loads(json.dumps(plain))
+
+
+@pytest.mark.parametrize("packing", ["concat", "best-fit", "bos-aligned"])
+def test_a_source_without_data_is_named(tmp_path: Path, packing: Any) -> None:
+    sources: dict[str, Any] = {}
+    for name, ids in (("full", [0, 1, 2, 3] * 50), ("hollow", [])):
+        (tmp_path / name).mkdir()
+        write_shard(tmp_path / name / "x_train_000000.bin", np.array(ids, np.uint16))
+        sources[name] = (tmp_path / name, 1)
+    with pytest.raises(UsageError, match="source hollow has too little data for one row"):
+        TrainLoader(Mixture(sources), batch_size=1, seq_len=8, packing=packing, separator=0)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"mixture_step": -1},
+        {"mixture_step": 10},
+        {"mixture_step": 2**70},
+        {"step": 2**70},
+        {"epoch": 1},
+        {"fingerprint": {}},
+        {"fingerprint": {"a": 5, "b": 6, "c": 7}},
+        {"mixture": {"max_epochs": 5}},
+        {"mixture": {"max_epochs": None}},
+    ],
+)
+def test_an_edited_state_of_a_mixture_is_refused(tmp_path: Path, change: dict[str, Any]) -> None:
+    paths = make_sources(tmp_path, {"a": 101, "b": 51, "c": 61})
+    loader = TrainLoader(Mixture({name: (path, 1) for name, path in paths.items()}), batch_size=2, seq_len=8)
+    next(iter(loader))
+    state = loader.state_dict()
+    for allowed in (False, True):
+        with pytest.raises(ResumeError, match="not the state of a loader"):
+            loader.load_state_dict(state | change, allow_change=allowed)
+    loader.load_state_dict(state)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("phases = 5\n[sources.a]\npath = 'a'\nweight = 1\n", r"every \[\[phases\]\] has step and weights"),
+        ("[sources.a]\npath = 'a'\nweight = 1\n[[phases]]\nstep = 1\nweights = 5\n", "has step and weights"),
+        ("a = " + "[" * 100_000, "not TOML"),
+    ],
+)
+def test_a_mixture_s_file_of_another_shape_is_refused(tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "mix.toml").write_text(text)
+    with pytest.raises(FormatError, match=words):
+        Mixture(tmp_path / "mix.toml")
+
+
+def test_a_mixture_s_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:
+    (tmp_path / "mix.toml").write_bytes(b"\xef\xbb\xbf[sources.a]\npath = 'a'\nweight = 1\n")
+    assert list(Mixture(tmp_path / "mix.toml").sources) == ["a"]
+    (tmp_path / "mix.toml").write_text("[sources.a]\npath = ''\nweight = 1\n")
+    with pytest.raises(UsageError, match="a path is empty"):
+        Mixture(tmp_path / "mix.toml")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
 from bisect import bisect_right
 from collections.abc import Mapping
@@ -12,12 +13,12 @@ import numpy as np
 
 from tokenriver.errors import FormatError, ResumeError, UsageError
 from tokenriver.files import open_binary
+from tokenriver.loader.arguments import plain
 from tokenriver.loader.interleave import Schedule, whole_weights
 from tokenriver.loader.segments import Segments, merge_segments
 from tokenriver.storage.paths import named_in, to_path
 
 if TYPE_CHECKING:
-    import os
     from collections.abc import Sequence
     from pathlib import Path
 
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from tokenriver.loader.dealt import RowSource
 
 __all__ = ["Mixture", "MixtureRows", "MixtureSource"]
+
+_MOST_STEPS = 1 << 40
+_MOST_EPOCHS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +66,8 @@ class Mixture:
     ) -> None:
         if isinstance(sources, Mapping):
             given = dict(sources)
+        elif isinstance(sources, bytes) or not (isinstance(sources, str | os.PathLike) or hasattr(sources, "fs")):
+            raise UsageError(f"a mixture is a dict of sources or the path of a TOML file, not {sources!r}")
         else:
             given, phases, exhausted = _read_toml(to_path(sources), phases, exhausted)
         if not given:
@@ -71,12 +77,14 @@ class Mixture:
         found = {name: _source(name, value, max_epochs) for name, value in given.items()}
         if exhausted not in ("continue", "stop"):
             raise UsageError(f"exhausted is 'continue' or 'stop', not {exhausted!r}")
+        phases = [_phase(phase) for phase in phases] if isinstance(phases, list | tuple) else [_phase(phases)]
         steps = [step for step, _ in phases]
-        if any(type(step) is not int or step < 1 for step in steps) or steps != sorted(set(steps)):
-            raise UsageError(f"phases begin at ascending steps of 1 or more, not {steps}")
+        if any(type(step) is not int or not 1 <= step < _MOST_STEPS for step in steps) or steps != sorted(set(steps)):
+            raise UsageError(f"phases begin at ascending steps of 1 or more, below 2^40, not {steps}")
         for step, weights in phases:
             if unknown := set(weights) - set(found):
-                raise UsageError(f"the phase at step {step} names {', '.join(sorted(unknown))}, which is no source")
+                listed = ", ".join(sorted(map(str, unknown)))
+                raise UsageError(f"the phase at step {step} names {listed}, which is no source")
         object.__setattr__(self, "sources", found)
         object.__setattr__(self, "phases", tuple((step, dict(weights)) for step, weights in phases))
         object.__setattr__(self, "exhausted", exhausted)
@@ -99,6 +107,12 @@ class Mixture:
         }
 
 
+def _phase(phase: Any) -> tuple[Any, Mapping[str, float]]:
+    if isinstance(phase, list | tuple) and len(phase) == 2 and isinstance(phase[1], Mapping):
+        return plain(phase[0]), phase[1]
+    raise UsageError(f"phases are a list of (step, weights), not {phase!r}")
+
+
 def _source(name: str, value: Any, max_epochs: int | Mapping[str, int | None] | None) -> MixtureSource:
     if isinstance(value, MixtureSource):
         source = value
@@ -114,8 +128,15 @@ def _source(name: str, value: Any, max_epochs: int | Mapping[str, int | None] | 
     if source.max_epochs is None and max_epochs is not None:
         cap = max_epochs.get(name) if isinstance(max_epochs, Mapping) else max_epochs
         source = MixtureSource(source.path, source.weight, cap)
-    if source.max_epochs is not None and (type(source.max_epochs) is not int or source.max_epochs < 1):
-        raise UsageError(f"max_epochs of {name} is at least 1, or None for no limit, not {source.max_epochs!r}")
+    if not isinstance(source.max_epochs, int | None):
+        source = MixtureSource(source.path, source.weight, plain(source.max_epochs))
+    if source.max_epochs is not None and (
+        type(source.max_epochs) is not int or not 1 <= source.max_epochs <= _MOST_EPOCHS
+    ):
+        raise UsageError(
+            f"max_epochs of {name} is at least 1 and at most {_MOST_EPOCHS:,}, or None for no limit, "
+            f"not {source.max_epochs!r}"
+        )
     return source
 
 
@@ -123,8 +144,8 @@ def _read_toml(path: Path, phases: Any, exhausted: Any) -> tuple[dict[str, Any],
     """Sources, phases and what happens at a cap; data set paths are relative to the file."""
     try:
         with open_binary(path) as file:
-            values = tomllib.loads((file.read() or b"").decode())
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            values = tomllib.loads((file.read() or b"").decode("utf-8-sig"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
         raise FormatError(f"{path}: not TOML: {error}") from None
     if unknown := set(values) - {"sources", "phases", "exhausted"}:
         raise FormatError(f"{path}: knows sources, phases and exhausted, not {', '.join(sorted(unknown))}")
@@ -135,7 +156,9 @@ def _read_toml(path: Path, phases: Any, exhausted: Any) -> tuple[dict[str, Any],
         if isinstance(source.get("path"), str):
             source["path"] = named_in(path, source["path"])
     listed = values.get("phases", [])
-    if not all(isinstance(p, dict) and set(p) == {"step", "weights"} for p in listed):
+    if not isinstance(listed, list) or not all(
+        isinstance(p, dict) and set(p) == {"step", "weights"} and isinstance(p["weights"], dict) for p in listed
+    ):
         raise FormatError(f"{path}: every [[phases]] has step and weights")
     return sources, phases or [(p["step"], p["weights"]) for p in listed], values.get("exhausted", exhausted)
 

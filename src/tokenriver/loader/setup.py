@@ -115,7 +115,13 @@ def set_up(
     rows: list[RowSource] = []
     setup = Setup(joined, None, packer, parts=parts)  # type: ignore[arg-type]
     base = 0
-    for part in parts.values():
+    for name, part in parts.items():
+        needed = seq_len + 1 if packer.packing == "concat" else 2
+        if isinstance(source, Mixture) and part.n_tokens < needed:
+            raise UsageError(
+                f"source {name} has too little data for one row: {part.n_tokens:,} tokens, {needed:,} are needed; "
+                "leave it out, or give more"
+            )
         if packer.packing == "concat":
             own = Plan(n_tokens=part.n_tokens, drop_last=True, split=split, batch_size=1, world_size=1, rank=0, **shape)
             rows.append(OffsetRows(own, base))

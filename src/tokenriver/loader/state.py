@@ -16,6 +16,7 @@ STATE_VERSION = 1
 
 STATE_KEYS = ("version", "fingerprint", "split", "seq_len", "global_batch_size", "order", "seed", "epoch", "step")
 
+_MOST = {"seed": 2**64, "epoch": 2**64}
 _TEXT = ("fingerprint", "split", "order")
 _OVERRIDABLE = ("fingerprint", "split", "seq_len", "global_batch_size", "order", "seed", "packing", "mixture")
 _OPTIONAL = ("packing", "mixture", "mixture_step", "sources")
@@ -101,7 +102,7 @@ def _check_shape(state: Mapping[str, Any]) -> None:
         value = state[name]
         if name == "fingerprint" and "mixture" in state:
             continue
-        good = isinstance(value, str) if name in _TEXT else type(value) is int and value >= 0
+        good = isinstance(value, str) if name in _TEXT else type(value) is int and 0 <= value < _MOST.get(name, 2**62)
         if not good:
             raise ResumeError(f"not the state of a loader: {name} is {value!r}")
 
@@ -120,9 +121,16 @@ def _check_optional(state: Mapping[str, Any]) -> None:
     )
     if not good:
         raise ResumeError("not the state of a loader: what it says of packing or its mixture has the wrong form")
-    weights = state.get("mixture", {}).get("max_epochs", sources)
-    if set(weights) != set(sources):
+    if "mixture" not in state:
+        return
+    caps, prints = state["mixture"].get("max_epochs", sources), state["fingerprint"]
+    if not isinstance(caps, dict) or set(caps) != set(sources) or set(prints) != set(sources):
         raise ResumeError("not the state of a loader: its sources are not those of its mixture")
+    step, since = state["step"], state["mixture_step"]
+    if not all(isinstance(text, str) for text in prints.values()) or state["epoch"] != 0:
+        raise ResumeError("not the state of a loader: a mixture has a fingerprint for each source, and epoch 0")
+    if type(step) is int and not 0 <= since <= max(0, step):
+        raise ResumeError(f"not the state of a loader: mixture_step is {since}, and step {step}")
 
 
 def _explain_batch(saved: int, current: int, world_size: int) -> str:

@@ -134,7 +134,7 @@ def local_path(value: str | os.PathLike[str], *, what: str) -> Path:
 
 def named_in(file: Path, word: str) -> str:
     """A path or URL that stands in the text of a file: a relative one counts from the file's folder, or prefix."""
-    if is_url(word) or word.lower().startswith("file://"):
+    if is_url(named(word)) or word.lower().startswith("file://"):
         return str(to_path(word))
     if not is_remote(file):
         return str(file.parent / word)
