@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
+import stat
 from contextlib import contextmanager
 from typing import IO, TYPE_CHECKING
 
@@ -84,7 +86,21 @@ def open_binary(path: Path, *, ahead: bool = True) -> RawIOBase:
         from tokenriver.storage.seeking import open_url
 
         return open_url(str(path), ahead=ahead or scheme_of(str(path)) in ("http", "https"))
-    return open(path, "rb", buffering=0)
+    return open(path, "rb", buffering=0, opener=_open_at_once)
+
+
+def _open_at_once(path: str, flags: int) -> int:
+    """Open a file for reading. A named pipe in its place would be waited for without end, so it is an OSError.
+
+    One that a shell made (`<(…)`, /dev/stdin) has a writer.
+    """
+    descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0))
+    if stat.S_ISFIFO(os.fstat(descriptor).st_mode):
+        if not path.startswith(("/dev/", "/proc/")):
+            os.close(descriptor)
+            raise OSError(errno.EINVAL, "a named pipe, not a file", path)
+        os.set_blocking(descriptor, True)
+    return descriptor
 
 
 def file_exists(path: Path) -> bool:

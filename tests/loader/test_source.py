@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable
 from itertools import islice
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 from positions import write_data_set
 
-from tokenriver import FormatError, IntegrityError, TrainLoader, UsageError, write_shard
+from tokenriver import FormatError, IntegrityError, TrainLoader, UsageError, verify, write_shard
 from tokenriver.loader.source import resolve
 
 DataSet = Callable[..., Path]
@@ -167,3 +168,31 @@ def test_an_empty_path_is_not_the_working_directory(
 def test_paths_may_come_from_an_iterator(data_set: DataSet) -> None:
     paths = sorted(data_set([100, 50]).glob("*.bin"))
     assert TrainLoader(iter(paths), batch_size=1, seq_len=1).n_tokens == 150  # type: ignore[arg-type]
+
+
+def test_a_manifest_that_lists_a_shard_twice_or_under_the_other_side_is_refused(data_set: DataSet) -> None:
+    root = data_set([100, 50])
+    path = root / "_MANIFEST.json"
+    manifest = json.loads(path.read_text())
+    path.write_text(json.dumps(manifest | {"files": [*manifest["files"], manifest["files"][0]]}))
+    with pytest.raises(FormatError, match=r"train-00000\.bin is listed twice"):
+        found(root)
+    (root / "train-00000.bin").rename(root / "val-00000.bin")
+    manifest["files"][0]["name"] = "val-00000.bin"
+    path.write_text(json.dumps(manifest))
+    with pytest.raises(FormatError, match=r"files\[0\] is of train, but is called val-00000\.bin"):
+        found(root)
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes here")
+@pytest.mark.parametrize("make", [os.mkdir, getattr(os, "mkfifo", None)])
+def test_what_is_no_file_in_a_shard_s_place_is_named_and_not_waited_for(
+    data_set: DataSet, make: Callable[[Path], None]
+) -> None:
+    root = data_set([100, 50])
+    (root / "train-00001.bin").unlink()
+    make(root / "train-00001.bin")
+    with pytest.raises(FormatError, match=r"train-00001\.bin: not a regular file"):
+        found(root)
+    problems = {finding.problem for finding in verify([root]).findings if finding.path.name == "train-00001.bin"}
+    assert problems & {"Is a directory", "a named pipe, not a file"}

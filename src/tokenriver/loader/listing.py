@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -75,6 +76,9 @@ def tokenizer_of(manifest: dict[str, Any]) -> tuple[str | None, int | None, str]
     return tokenizer, separator_id if isinstance(separator_id, int) else None, position
 
 
+_SIDE = re.compile(r"(?:^|_)(train|val)(?:[-_]\d+)?\.bin$")
+
+
 def manifest_files(manifest: Any, path: Path | str) -> list[dict[str, Any]]:
     """The `files` list, with everything checked that loading relies on; a name never leaves the directory."""
     files = manifest.get("files") if isinstance(manifest, dict) else None
@@ -87,6 +91,12 @@ def manifest_files(manifest: Any, path: Path | str) -> list[dict[str, Any]]:
             raise FormatError(f"{path}: files[{i}] has no valid {wrong[0]!r}")
         if Path(file["name"]).name != file["name"] or "\\" in file["name"]:
             raise FormatError(f"{path}: files[{i}] is called {file['name']!r}; a name has no directory in it")
+        named = _SIDE.search(file["name"])
+        if named is not None and named[1] != file["split"]:
+            raise FormatError(f"{path}: files[{i}] is of {file['split']}, but is called {file['name']}")
+    if len({file["name"] for file in files}) != len(files):
+        twice = Counter(file["name"] for file in files).most_common(1)[0][0]
+        raise FormatError(f"{path}: {twice} is listed twice; its tokens would be seen twice an epoch")
     return files
 
 

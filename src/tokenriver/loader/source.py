@@ -16,6 +16,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from stat import S_ISREG
 from typing import TYPE_CHECKING, Any
 
 from tokenriver.errors import FormatError, IntegrityError, UsageError
@@ -50,6 +51,8 @@ _TRIED, _SLOW = 64, 0.0002
 """After so many files, how many seconds a file may have taken for no threads to be used (in memory: 30 to 50 µs)."""
 
 _BINARY = getattr(os, "O_BINARY", 0)
+_AT_ONCE = getattr(os, "O_NONBLOCK", 0)
+"""A named pipe in a shard's place is refused, not waited for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,9 +252,11 @@ def _read_all(paths: list[str], hashes: Sequence[str | None]) -> list[ShardFile]
 def read_shard_file(path: str, *, sha256: str | None = None) -> ShardFile:
     """Header, identity and a sample (start, middle and end of the ids) of one shard."""
     # Descriptors, not file objects: with 10,000 shards the objects are a third of the time.
-    file = os.open(path, os.O_RDONLY | _BINARY)
+    file = os.open(path, os.O_RDONLY | _BINARY | _AT_ONCE)
     try:
         stat = os.fstat(file)
+        if not S_ISREG(stat.st_mode):
+            raise FormatError(f"{path}: not a regular file, but a shard is one")
         start = os.read(file, HEADER_BYTES + SAMPLE_BYTES)
         header = parse_header(start[:HEADER_BYTES], stat.st_size, path)
         digest = hashlib.sha256(start)
