@@ -119,3 +119,10 @@ def test_mistakes_are_one_line(
     error = capsys.readouterr().err
     assert message in error
     assert error.count("\n") == 1
+
+
+def test_a_state_whose_packing_is_no_object_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    wanted = {"split": "train", "order": "shuffled", "seed": 0, "seq_len": 4, "global_batch_size": 2, "packing": 5}
+    (tmp_path / "state.json").write_text(json.dumps(wanted))
+    assert main(["trace", str(tmp_path), "--step", "0", "--state", str(tmp_path / "state.json")]) == 1
+    assert "not the state of a loader" in capsys.readouterr().err

@@ -352,3 +352,9 @@ def test_a_mixture_s_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> No
     (tmp_path / "mix.toml").write_text("[sources.a]\npath = ''\nweight = 1\n")
     with pytest.raises(UsageError, match="a path is empty"):
         Mixture(tmp_path / "mix.toml")
+
+
+def test_a_plan_of_more_steps_than_any_run_has_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "mix.toml").write_text(f"[sources.a]\npath = '{tmp_path}'\nweight = 1\n")
+    assert main(["mix", "plan", str(tmp_path / "mix.toml"), "--steps", str(10**23)]) == 2
+    assert "steps is at least 1 and below 2^40" in capsys.readouterr().err

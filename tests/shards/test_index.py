@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tokenriver
-from tokenriver import FormatError, write_shard
+from tokenriver import FormatError, UsageError, write_shard
 from tokenriver.cli import main
 from tokenriver.shards.index import find_ends, index_path, index_shard, read_index
 from tokenriver.shards.verify import verify
@@ -159,3 +159,14 @@ def test_overwriting_takes_the_old_indexes_along(tmp_path: Path) -> None:
     assert len(list(directory.glob("*.index"))) == 3
     build(tmp_path, ["abc"], overwrite=True, doc_index=False)
     assert sorted(p.name for p in directory.glob("train*")) == ["train-00000.bin"]
+
+
+@pytest.mark.parametrize("separator", [-1, 256, 70_000])
+def test_a_separator_that_is_no_id_of_the_shard_replaces_no_index(tmp_path: Path, separator: int) -> None:
+    path = tmp_path / "x.bin"
+    write_shard(path, np.array([10, 1, 2, 10, 3]), vocab_size=256)
+    index_shard(path, separator_id=10)
+    before = index_path(path).read_bytes()
+    with pytest.raises(UsageError, match=f"separator {separator} is no id of this shard, which holds ids below 256"):
+        index_shard(path, separator_id=separator)
+    assert index_path(path).read_bytes() == before

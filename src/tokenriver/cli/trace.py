@@ -100,7 +100,10 @@ def _read_state(path: Path, world_size: int) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise ResumeError(f"{path}: not JSON ({error})") from None
     wanted = {"split": str, "order": str, "seed": int, "seq_len": int, "global_batch_size": int}
-    if not isinstance(saved, dict) or any(not isinstance(saved.get(k), kind) for k, kind in wanted.items()):
+    if not isinstance(saved, dict) or any(
+        not isinstance(saved.get(k), kind)
+        for k, kind in [*wanted.items(), *(("packing", dict),) * ("packing" in saved)]
+    ):
         raise ResumeError(f"{path}: not the state of a loader, which has {', '.join(wanted)}")
     if saved["global_batch_size"] % world_size:
         raise UsageError(f"{path}: {saved['global_batch_size']} rows a step cannot be shared by {world_size} ranks")

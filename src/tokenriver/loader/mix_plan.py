@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tokenriver.errors import MissingDependencyError, UsageError
 from tokenriver.files import atomic_write
+from tokenriver.loader.arguments import whole
 from tokenriver.loader.train import TrainLoader
 
 if TYPE_CHECKING:
@@ -54,8 +55,8 @@ class MixPlan:
 
 def plan_mixture(mixture: Mixture, *, steps: int, **options: Any) -> MixPlan:
     """The plan of a run of `steps` steps; `options` are TrainLoader's. Only headers (and document indexes) are read."""
-    if steps < 1:
-        raise UsageError(f"steps is at least 1, not {steps}")
+    if not 1 <= whole("steps", steps) < 1 << 40:
+        raise UsageError(f"steps is at least 1 and below 2^40, not {steps}")
     loader = TrainLoader(mixture, prefetch=0, **options)
     end = loader.plan.steps(0)
     steps = steps if end is None else min(steps, end)

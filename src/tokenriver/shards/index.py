@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from tokenriver.batches import places_of_true
-from tokenriver.errors import FormatError
+from tokenriver.errors import FormatError, UsageError
 from tokenriver.files import atomic_write, open_binary
 from tokenriver.shards.header import HEADER_BYTES, ShardHeader, parse_header
 from tokenriver.storage.paths import is_remote
@@ -122,7 +122,15 @@ def _fill(file: Any, view: memoryview, path: Path) -> None:
 def index_shard(
     path: Path, *, separator_id: int, position: Literal["before", "after"] = "before", threads: int | None = None
 ) -> IndexFacts:
-    """Write the index of a shard, whole or not at all; an older one is replaced. Raises as `find_ends`."""
+    """Write the index of a shard, whole or not at all; an older one is replaced.
+
+    Raises as `find_ends`, and UsageError for a separator that is no id of the shard: one document would replace all.
+    """
+    with open_binary(path) as file:
+        header = parse_header(file.read(HEADER_BYTES) or b"", file.seek(0, os.SEEK_END), path)
+    limit = header.vocab_size or int(np.iinfo(header.dtype).max) + 1
+    if not 0 <= separator_id < limit:
+        raise UsageError(f"{path}: separator {separator_id} is no id of this shard, which holds ids below {limit:,}")
     ends = find_ends(path, separator_id=separator_id, position=position, threads=threads)
     target = index_path(path)
     with atomic_write(target) as file:
