@@ -133,3 +133,9 @@ def test_a_word_that_no_document_can_hold_is_refused(field: str) -> None:
 def test_an_empty_input_is_not_the_working_directory(given: str, words: str) -> None:
     with pytest.raises(UsageError, match=words):
         find_sources([given])
+
+
+def test_the_scheme_of_a_file_url_is_read_in_any_case(tmp_path: Path) -> None:
+    put(tmp_path / "d.jsonl")
+    for place in ("d.jsonl", "", "*.jsonl"):
+        assert [source.name for source in find_sources([f"FILE://{tmp_path}/{place}"])] == ["d.jsonl"]

@@ -113,6 +113,8 @@ def test_a_shard_that_is_not_the_manifest_s_is_named(data_set: DataSet) -> None:
         ("[" * 100_000, "not JSON"),
         ("[]", "has a list 'files'"),
         ('{"files": [{"name": "a.bin", "split": "train"}]}', r"files\[0\] has no valid 'n_tokens'"),
+        ('{"files": [{"name": "a.bin", "split": "train", "n_tokens": -1}]}', r"files\[0\] has no valid 'n_tokens'"),
+        ('{"files": [{"name": "a.bin", "split": "train", "n_tokens": 1, "sha256": 5}]}', "no valid 'sha256'"),
         ('{"files": [{"name": "../a.bin", "split": "train", "n_tokens": 1}]}', "no directory in it"),
         ('{"files": [{"name": "/a.bin", "split": "train", "n_tokens": 1}]}', "no directory in it"),
     ],

@@ -25,6 +25,7 @@ from tokenriver.recipes import engine
 from tokenriver.recipes.archive import extract
 from tokenriver.recipes.engine import prepare_recipe, run_recipe
 from tokenriver.recipes.options import RecipeOptions
+from tokenriver.recipes.recipe import load_recipe
 from tokenriver.recipes.supply import FileSupply
 from tokenriver.shards.writer import ShardWriter
 
@@ -443,3 +444,9 @@ def test_another_subset_is_not_held_to_the_files_of_an_interrupted_one(hub, tmp_
             run("hub:some/set", tmp_path / "out", subset="de")
     [summary] = run("hub:some/set", tmp_path / "out", subset="en", layout="tokens")
     assert summary.documents == 4
+
+
+def test_a_recipe_nested_too_deeply_is_no_recipe(tmp_path):
+    (tmp_path / "deep.toml").write_text("a = " + "[" * 100_000)
+    with pytest.raises(tokenriver.FormatError, match="not a recipe"):
+        load_recipe(str(tmp_path / "deep.toml"))

@@ -62,15 +62,16 @@ def _find(word: str) -> Iterator[Source]:
 
         yield from find_remote(word)
         return
-    path = Path(word.removeprefix("file://"))
+    is_file_url = word.lower().startswith("file://")
+    path = Path(word[7:] if is_file_url else word)
     if path.is_dir():
         yield from _corpus_files(path) if is_corpus(path) else _directory_files(path)
     elif path.is_file():
-        yield _source(str(path) if word.startswith("file://") else word, path.name)
+        yield _source(str(path) if is_file_url else word, path.name)
     elif path.exists():
         raise CorpusError(f"{path}: not a regular file; to read JSONL from a pipe, give - and redirect it")
     elif glob.has_magic(word):
-        yield from _glob_files(word.removeprefix("file://"))
+        yield from _glob_files(word[7:] if is_file_url else word)
     else:
         raise CorpusError(f"{path}: no such file or directory; check the path (inputs are relative to {Path.cwd()})")
 

@@ -87,8 +87,10 @@ def manifest_files(manifest: Any, path: Path | str) -> list[dict[str, Any]]:
     for i, file in enumerate(files):
         keys = {"name": str, "split": str, "n_tokens": int}
         wrong = [k for k, kind in keys.items() if not isinstance(file, dict) or not isinstance(file.get(k), kind)]
-        if wrong:
-            raise FormatError(f"{path}: files[{i}] has no valid {wrong[0]!r}")
+        if not wrong and not isinstance(file.get("sha256", ""), str | None):
+            wrong = ["sha256"]
+        if wrong or file["n_tokens"] < 0:
+            raise FormatError(f"{path}: files[{i}] has no valid {(wrong or ['n_tokens'])[0]!r}")
         if Path(file["name"]).name != file["name"] or "\\" in file["name"]:
             raise FormatError(f"{path}: files[{i}] is called {file['name']!r}; a name has no directory in it")
         named = _SIDE.search(file["name"])

@@ -20,7 +20,6 @@ from tokenriver.storage.paths import named_in, to_path
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from numpy.typing import NDArray
 
@@ -66,10 +65,8 @@ class Mixture:
     ) -> None:
         if isinstance(sources, Mapping):
             given = dict(sources)
-        elif isinstance(sources, bytes) or not (isinstance(sources, str | os.PathLike) or hasattr(sources, "fs")):
-            raise UsageError(f"a mixture is a dict of sources or the path of a TOML file, not {sources!r}")
         else:
-            given, phases, exhausted = _read_toml(to_path(sources), phases, exhausted)
+            given, phases, exhausted = _read_toml(sources, phases, exhausted)
         if not given:
             raise UsageError("a mixture needs at least one source")
         if isinstance(max_epochs, Mapping) and (unknown := set(max_epochs) - set(given)):
@@ -128,8 +125,7 @@ def _source(name: str, value: Any, max_epochs: int | Mapping[str, int | None] | 
     if source.max_epochs is None and max_epochs is not None:
         cap = max_epochs.get(name) if isinstance(max_epochs, Mapping) else max_epochs
         source = MixtureSource(source.path, source.weight, cap)
-    if not isinstance(source.max_epochs, int | None):
-        source = MixtureSource(source.path, source.weight, plain(source.max_epochs))
+    source = MixtureSource(source.path, source.weight, plain(source.max_epochs))
     if source.max_epochs is not None and (
         type(source.max_epochs) is not int or not 1 <= source.max_epochs <= _MOST_EPOCHS
     ):
@@ -140,8 +136,11 @@ def _source(name: str, value: Any, max_epochs: int | Mapping[str, int | None] | 
     return source
 
 
-def _read_toml(path: Path, phases: Any, exhausted: Any) -> tuple[dict[str, Any], Any, Any]:
+def _read_toml(file_path: Any, phases: Any, exhausted: Any) -> tuple[dict[str, Any], Any, Any]:
     """Sources, phases and what happens at a cap; data set paths are relative to the file."""
+    if not (isinstance(file_path, str | os.PathLike) or hasattr(file_path, "fs")):
+        raise UsageError(f"a mixture is a dict of sources or the path of a TOML file, not {file_path!r}")
+    path = to_path(file_path)
     try:
         with open_binary(path) as file:
             values = tomllib.loads((file.read() or b"").decode("utf-8-sig"))

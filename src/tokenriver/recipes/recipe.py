@@ -165,7 +165,7 @@ def load_recipe(name: str) -> LoadedRecipe:
 def _decode(raw: bytes, where: str) -> LoadedRecipe:
     try:
         recipe = msgspec.toml.decode(raw, type=Recipe)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise FormatError(f"{where}: not a recipe: {error}") from error
     problem = _problem(recipe)
     if problem is not None:

@@ -46,7 +46,7 @@ def load_tokenizer(name: str | Path, *, backend: Backend = "fast", separator: in
     text = str(name)
     if text in ("byte", "byte260"):
         return _byte(text, separator)
-    if is_url(text) or text.startswith("file://"):
+    if is_url(text) or text.lower().startswith("file://"):
         file, _, pattern = text.rpartition(":")
         whole = _fetched(text)
         if whole is None and "/" not in pattern and (ranks := _fetched(file)) is not None:
