@@ -90,7 +90,9 @@ class Source:
 
     def __post_init__(self) -> None:
         if not (is_unicode(self.file) and is_unicode(self.name)):
-            raise CorpusError(f"{self.file}: its name is not UTF-8, so no record can hold it; rename the file or folder")
+            raise CorpusError(
+                f"{self.file}: its name is not UTF-8, so no record can hold it; rename the file or folder"
+            )
 
     @property
     def path(self) -> Path:
