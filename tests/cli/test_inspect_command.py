@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -158,3 +159,24 @@ def test_documents_are_found_whatever_the_step(step: int, monkeypatch: pytest.Mo
 
 def test_the_default_excerpt_is_bounded() -> None:
     assert inspect_module.SHOWN_TOKENS == 256
+
+
+def test_a_tokenizer_that_did_not_make_the_ids_is_said_and_the_right_one_is_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "a.txt").write_text("one document")
+    words = [str(tmp_path / "a.txt"), "--out", str(tmp_path / "out"), "--split", "train", "--quiet"]
+    assert main(["build", *words, "--tokenizer", "byte260"]) == 0
+    made = tmp_path / "out" / "tokens" / "byte260" / "a"
+    shard = str(made / "train-00000.bin")
+    trace = ["trace", str(made), "--step", "0", "--batch-size", "1", "--seq-len", "4"]
+    for command in (["inspect", shard], trace):
+        capsys.readouterr()
+        with warnings.catch_warnings():
+            warnings.simplefilter("default")
+            assert main([*command, "--tokenizer", "byte"]) == 0
+            told = capsys.readouterr().err
+            assert main([*command, "--tokenizer", "byte260"]) == 0
+            assert capsys.readouterr().err == ""
+        assert told.startswith(f"tokenriver: warning: {command[1]}: made with the tokenizer byte260 (SHA-256 ")
+        assert told.count("\n") == 1

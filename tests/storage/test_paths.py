@@ -80,3 +80,16 @@ def test_an_empty_variable_for_the_staging_directory_is_none(monkeypatch: pytest
     monkeypatch.setenv("XDG_CACHE_HOME", "/cache")
     monkeypatch.setenv("TOKENRIVER_STAGING", "")
     assert staging_root() == Path("/cache/tokenriver/staging")
+
+
+def test_a_tilde_is_the_home_directory_as_it_is_to_a_shell(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path / "home"))
+    monkeypatch.chdir(tmp_path)
+    home = tmp_path / "home"
+    assert to_path("~/x") == to_path(Path("~/x")) == home / "x"
+    assert to_path("~") == home
+    assert to_path("a~/~x") == Path("a~/~x")
+    assert to_path("~nobody-of-this-name/x") == Path("~nobody-of-this-name/x")
+    (tmp_path / "~x").mkdir()
+    assert to_path("~x") == Path("~x"), "what is called so here"

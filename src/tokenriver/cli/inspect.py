@@ -48,7 +48,7 @@ def inspect_command(
     as_json: Annotated[bool, typer.Option("--json", help="Print everything for programs.")] = False,
 ) -> None:
     """Show a shard's header, counts, ids and, with a tokenizer, its text with the borders of tokens."""
-    from tokenriver.shards.documents import count_documents, known_separator
+    from tokenriver.shards.documents import count_documents, known_separator, known_tokenizer
     from tokenriver.shards.header import ShardHeader
     from tokenriver.shards.reader import open_shard
 
@@ -58,9 +58,9 @@ def inspect_command(
     opened = open_shard(shard, check=False)
     coder = None
     if tokenizer is not None:
-        from tokenriver.tokenizers.load import load_tokenizer
+        from tokenriver.cli.decoding import load_decoder
 
-        coder = load_tokenizer(tokenizer)
+        coder = load_decoder(tokenizer, made_with=known_tokenizer(opened.path), what=shown(opened.path))
     separator = known_separator(opened.path, coder)
     documents = None if separator is None else count_documents(opened.ids, separator)
     excerpt = _choose(opened, separator, document=document, tokens=tokens)

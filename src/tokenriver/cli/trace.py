@@ -73,9 +73,9 @@ def trace_command(
         loader.load_state_dict(saved)
     coder = separator = None
     if tokenizer is not None:
-        from tokenriver.tokenizers.load import load_tokenizer
+        from tokenriver.cli.decoding import load_decoder
 
-        coder = load_tokenizer(tokenizer)
+        coder = load_decoder(tokenizer, made_with=loader.data.tokenizer, what=dataset)
         if loader.data.separator_id is None and loader.data.manifest is None and coder.separator_id is not None:
             separator = Separator(coder.separator_id)
     rows = trace_step(loader, step, epoch=epoch, rank=rank, separator=separator)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["Separator", "count_documents", "document_bounds", "known_separator", "known_separators"]
+__all__ = ["Separator", "count_documents", "document_bounds", "known_separator", "known_separators", "known_tokenizer"]
 
 _STEP = 1 << 22
 """Ids looked at in one step, so that a pass over a large shard does not fill the memory."""
@@ -48,6 +48,18 @@ def known_separator(shard: Path, tokenizer: HasSeparator | None = None) -> Separ
         return Separator(listing.separator_id, listing.separator_position)
     if tokenizer is not None and tokenizer.separator_id is not None:
         return Separator(tokenizer.separator_id)
+    return None
+
+
+def known_tokenizer(shard: Path) -> str | None:
+    """The tokenizer of a shard, as "name@first 16 digits of its SHA-256", from the manifest or build record that lists
+    it; None where none does.
+    """
+    for listing in find_data([shard]).data_sets:
+        if listing.manifest is not None:
+            return f"{listing.manifest.tokenizer_id}@{listing.manifest.tokenizer_sha256[:16]}"
+        if listing.record is not None:
+            return f"{listing.record.tokenizer.tokenizer_id}@{listing.record.tokenizer.sha256[:16]}"
     return None
 
 

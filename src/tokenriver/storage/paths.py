@@ -84,8 +84,10 @@ def to_path(value: str | os.PathLike[str]) -> Path:
     UsageError for an empty path (which would be the working directory) and for a scheme that fsspec does not know,
     MissingDependencyError where its package is not installed.
     """
-    if isinstance(value, Path) or is_remote(value):
+    if is_remote(value):
         return value  # type: ignore[return-value]
+    if isinstance(value, Path):
+        return Path(_at_home(str(value))) if value.parts[:1] and value.parts[0].startswith("~") else value
     text = named(os.fspath(value))
     if not is_url(text):
         return Path(text[7:]) if text.lower().startswith("file://") else Path(text)
@@ -97,12 +99,20 @@ def to_path(value: str | os.PathLike[str]) -> Path:
 
 
 def named(word: str) -> str:
-    """A path or URL that a user gave. UsageError for one that is empty (an unset variable, mostly) or holds a NUL."""
+    """A path or URL that a user gave, with its ~ replaced as a shell does, which leaves that of --out=~/data alone.
+
+    UsageError for one that is empty (an unset variable, mostly) or holds a NUL.
+    """
     if not word:
         raise UsageError("a path is empty; name a file, a folder or a URL (the working directory is .)")
     if "\0" in word:
         raise UsageError(f"{word!r}: holds a NUL, which no path can")
-    return word
+    return _at_home(word) if word.startswith("~") else word
+
+
+def _at_home(word: str) -> str:
+    """The word from the home directory on, unless there is something here that is called so."""
+    return word if os.path.lexists(word) else os.path.expanduser(word)  # noqa: PTH111
 
 
 def to_output(value: str | os.PathLike[str]) -> Path:
