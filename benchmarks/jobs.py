@@ -70,6 +70,8 @@ def build_job(tokenizer: str, source: str = "jsonl", *, in_memory: bool = False)
     """`tokenriver.build` with everything that it does by default."""
 
     def job(inputs: Inputs) -> Result:
+        import awkward  # noqa: F401 - which the first encoding would import, here and in gigatoken's job
+
         import tokenriver
 
         loaded = tokenriver.load_tokenizer(tokenizer if tokenizer == "byte" else str(SHARED / tokenizer))
@@ -91,6 +93,7 @@ def gigatoken_job(source: str) -> Callable[[Inputs], Result]:
     """gigatoken alone on the same file, its ids left in memory."""
 
     def job(inputs: Inputs) -> Result:
+        import awkward  # noqa: F401
         import gigatoken
 
         tokenizer = gigatoken.Tokenizer.from_json(tokenizer_json("hf/gpt2.tokenizer.json.gz"))
