@@ -193,12 +193,11 @@ def cut_runs(
 
 
 def close_all(state: PlanState) -> Iterator[Close]:
-    """Close what is still open after the last document: val first, so that its files are there earliest."""
-    for split in (VAL, TRAIN):
-        shard = state.open[split]
-        if shard is not None:
-            state = _with_open(state, split, None)
-            yield Close(split, shard, state, 0)
+    """Close what is still open after the last document: the larger file first, whose SHA-256 takes longest."""
+    still_open = [(split, shard) for split in (VAL, TRAIN) if (shard := state.open[split]) is not None]
+    for split, shard in sorted(still_open, key=lambda one: one[1].tokens, reverse=True):
+        state = _with_open(state, split, None)
+        yield Close(split, shard, state, 0)
 
 
 def _fill(cutting: Cutting, shard: OpenShard, bounds: NDArray[np.int64], start: int, stop: int) -> int:

@@ -199,11 +199,11 @@ class WriterThread:
 
     def _seal(self, split: int, closing: Closing) -> None:
         """Put a shard and its index on disk, then a line about it into the journal, while its SHA-256 is taken."""
-        self._wait_for_sync()
         writer, index = self._open[split], self._index.get(split)
         writer.complete()
         shard = self._sealing.hash(writer, index)
         try:
+            self._wait_for_sync()
             writer.sync()
             assert writer.n_tokens == closing.entry["n_tokens"], "the plan and the file disagree"
             self._open.pop(split).close()

@@ -60,7 +60,7 @@ class Vocabulary:
 
     tokenizer_id: str
     sha256: str
-    token_bytes: list[bytes]
+    token_bytes: list[bytes] = field(repr=False)
     special_texts: tuple[str, ...]
     separator_id: int | None
     bos_id: int | None = None
