@@ -5,12 +5,12 @@ from __future__ import annotations
 import gzip
 import json
 import os
-import threading
 
 import forked
 import pytest
 from build_helpers import hashes
 from made_documents import make_texts, write_jsonl
+from own_threads import threads_left
 
 import tokenriver
 from tokenriver.corpus import apart
@@ -49,7 +49,7 @@ def killed_build(folder, out, count):
 
 
 def no_thread_is_left():
-    return not [thread.name for thread in threading.enumerate() if thread.name.startswith("tokenriver-")]
+    return not threads_left()
 
 
 @pytest.mark.parametrize("count", [1, 9, 17])

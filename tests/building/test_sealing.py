@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import errno
 import json
-import threading
 
 import forked
 import pytest
 from build_helpers import hashes
 from made_documents import make_texts, write_jsonl
+from own_threads import threads_left
 
 import tokenriver
 from tokenriver.building import sealing
@@ -79,7 +79,7 @@ def test_a_shard_that_cannot_be_hashed_ends_the_build_and_a_rerun_completes(tmp_
         with pytest.raises(OSError, match="Input/output error") as failed:
             tokenriver.build([source], out=tmp_path / "out", workers=workers, **WORDS)
     assert failed.value.filename == str(calls[2])
-    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("tokenriver-")]
+    assert threads_left() == []
     tokenriver.build([source], out=tmp_path / "out", **WORDS)
     tokenriver.build([source], out=tmp_path / "whole", **WORDS)
     assert hashes(directory_of(tmp_path / "out")) == hashes(directory_of(tmp_path / "whole"))
@@ -96,7 +96,7 @@ def test_a_build_that_is_stopped_while_a_shard_is_hashed_goes_on_with_it(tmp_pat
         patch.setattr(sealing.ShardSealing, "wait", stop)
         with pytest.raises(KeyboardInterrupt):
             tokenriver.build([source], out=tmp_path / "out", workers=16, **WORDS)
-    assert not [thread.name for thread in threading.enumerate() if thread.name.startswith("tokenriver-")]
+    assert threads_left() == []
     assert tokenriver.build([source], out=tmp_path / "out", **WORDS).resumed
     assert hashes(directory_of(tmp_path / "out")) == hashes(directory_of(tmp_path / "whole"))
 

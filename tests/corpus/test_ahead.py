@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-import threading
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import zstandard
+from own_threads import threads_left
 
 from tokenriver.corpus import ahead, parquet
 from tokenriver.corpus.ahead import FilesAhead, files_ahead
@@ -45,10 +45,6 @@ def texts_of(folder: Path, **words: object) -> list[bytes]:
     return [text for raw in blocks for text in parse_block(raw, OPTIONS).texts]
 
 
-def threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("tokenriver-")]
-
-
 def test_few_workers_read_nothing_ahead() -> None:
     assert files_ahead(4) == (0, 0)
     assert files_ahead(5) == (2, 160 << 20)
@@ -67,7 +63,7 @@ def test_many_workers_read_the_same_documents(
     middle, end = Position(3, 50), Position(21, 0)
     whole = texts_of(folder, block_bytes=block_bytes, start=middle, stop=end)
     assert texts_of(folder, block_bytes=block_bytes, start=middle, stop=end, workers=16) == whole
-    assert threads() == []
+    assert threads_left() == []
 
 
 def test_files_read_ahead_are_hashed_each_by_itself(folder: Path) -> None:
@@ -92,7 +88,7 @@ def test_a_damaged_file_is_named_when_its_turn_comes_and_not_before(folder: Path
     with pytest.raises(CorpusError, match=r"13\.jsonl\.zst: cut short"):
         read()
     assert texts[-1].startswith((b"file 12", b"file 13"))
-    assert threads() == []
+    assert threads_left() == []
 
 
 def test_a_reader_that_stops_ends_the_threads(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -100,9 +96,9 @@ def test_a_reader_that_stops_ends_the_threads(folder: Path, monkeypatch: pytest.
     blocks = read_blocks(find_sources([folder]), OPTIONS, block_bytes=50, workers=16)
     while next(blocks).start.source_index < 3:
         pass
-    assert threads()
+    assert threads_left()
     blocks.close()  # type: ignore[attr-defined]
-    assert threads() == []
+    assert threads_left() == []
 
 
 def test_what_waits_is_bounded_and_the_file_whose_turn_it_is_goes_on(folder: Path) -> None:
@@ -122,7 +118,7 @@ def test_what_waits_is_bounded_and_the_file_whose_turn_it_is_goes_on(folder: Pat
     files.close()
     assert len(held) == 50 * len(sources)
     assert max(held) <= 110
-    assert threads() == []
+    assert threads_left() == []
 
 
 @pytest.fixture
@@ -159,7 +155,7 @@ def test_many_workers_read_the_same_rows(
     assert runs(16, Position(0, 0)) == whole
     middle = whole[len(whole) // 2][1]
     assert runs(16, middle) == runs(1, middle) == whole[len(whole) // 2 + 1 :]
-    assert threads() == []
+    assert threads_left() == []
 
 
 def test_a_damaged_table_is_named_when_its_turn_comes_and_not_before(tables: Path) -> None:
@@ -173,4 +169,4 @@ def test_a_damaged_table_is_named_when_its_turn_comes_and_not_before(tables: Pat
     with pytest.raises(CorpusError, match=r"4\.parquet: not a whole Parquet file"):
         read()
     assert texts[-1].endswith(b"table 3 row 11")
-    assert threads() == []
+    assert threads_left() == []

@@ -5,12 +5,12 @@ from __future__ import annotations
 import gzip
 import hashlib
 import os
-import threading
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from own_threads import threads_left
 
 from tokenriver.corpus import apart
 from tokenriver.corpus.apart import ApartHasher, files_apart, threads_apart
@@ -51,10 +51,6 @@ def expected(folder: Path) -> list[InputFacts]:
     return [InputFacts(len(data), hashlib.sha256(data).hexdigest()) for data in files]
 
 
-def threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name.startswith("tokenriver-")]
-
-
 def test_files_are_hashed_apart_where_many_workers_read_several_large_ones(inputs: Path) -> None:
     sources = find_sources([inputs])
     assert files_apart(sources, workers=8) == []
@@ -71,7 +67,7 @@ def test_every_input_is_hashed_whole_wherever_reading_begins(inputs: Path, start
         for _ in read_blocks(sources, OPTIONS, block_bytes=1000, start=start, on_raw=hasher.tap):
             pass
         assert hasher.finish() == expected(inputs)
-    assert threads() == []
+    assert threads_left() == []
 
 
 def test_a_journal_is_told_facts_of_what_was_read_and_a_mark_of_what_is_being_read(inputs: Path) -> None:
@@ -103,7 +99,7 @@ def test_no_file_is_hashed_long_before_it_is_read(inputs: Path) -> None:
     assert set(hasher._left) >= {4, 5, 6}
     hasher.whole(5)
     hasher.stop()
-    assert threads() == []
+    assert threads_left() == []
 
 
 def test_another_beginning_than_the_journal_says_is_refused(inputs: Path) -> None:
@@ -126,7 +122,7 @@ def test_bytes_that_change_without_the_size_are_noticed(inputs: Path) -> None:
                 os.utime(path, ns=(0, 1))
         with pytest.raises(IntegrityError, match=r"f\.jsonl: .*changes while it is read"):
             hasher.finish()
-    assert threads() == []
+    assert threads_left() == []
 
 
 @pytest.mark.parametrize("is_folder", [False, True])
@@ -143,7 +139,7 @@ def test_a_file_that_cannot_be_read_is_named_by_whoever_reads_or_asks(inputs: Pa
     with InputHasher(sources, workers=16) as hasher, pytest.raises(CorpusError, match=r"d\.jsonl"):
         for _ in read_blocks(sources, OPTIONS, block_bytes=1000, on_raw=hasher.tap):
             pass
-    assert threads() == []
+    assert threads_left() == []
 
 
 def test_files_are_let_go_of_when_the_reader_stops(inputs: Path) -> None:
@@ -155,4 +151,4 @@ def test_files_are_let_go_of_when_the_reader_stops(inputs: Path) -> None:
 
     with pytest.raises(KeyboardInterrupt):
         stop()
-    assert threads() == []
+    assert threads_left() == []
