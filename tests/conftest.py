@@ -14,6 +14,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 import pytest  # noqa: E402
 from hypothesis import settings  # noqa: E402
+from own_threads import end_loaders
 from shared_folder import SHARED  # noqa: E402
 
 if TYPE_CHECKING:
@@ -76,6 +77,7 @@ def s3(s3_server: S3Server, monkeypatch: pytest.MonkeyPatch) -> Iterator[Bucket]
     s3_server.client.create_bucket(Bucket=bucket.name)
     yield bucket
     s3_server.mend()
+    end_loaders()
     for key in bucket.names():
         bucket.delete(key)
 

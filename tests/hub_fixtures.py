@@ -9,6 +9,7 @@ import huggingface_hub.constants
 import pytest
 from huggingface_hub.utils import disable_progress_bars, enable_progress_bars
 from local_hub import LocalHub
+from own_threads import end_loaders
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,6 +33,7 @@ def hub(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LocalHub]:
             monkeypatch.setenv(name, value)
         disable_progress_bars()
         yield server
+        end_loaders()
         enable_progress_bars()
 
 
