@@ -14,7 +14,7 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 import pytest  # noqa: E402
 from hypothesis import settings  # noqa: E402
-from own_threads import end_loaders
+from own_threads import end_loaders  # noqa: E402
 from shared_folder import SHARED  # noqa: E402
 
 if TYPE_CHECKING:
