@@ -23,7 +23,7 @@ def end_loaders() -> None:
     they would try again and again, and close connections that they share with the next test.
     """
     gc.collect()
-    until = time.monotonic() + 5
+    until = time.monotonic() + 1
     for thread in threading.enumerate():
         if thread.name.startswith(_OF_LOADERS):
             thread.join(max(0.0, until - time.monotonic()))
