@@ -23,6 +23,7 @@ from tokenriver.cache import keeper, objects
 from tokenriver.cache.fetch import CachedShard, fetch
 from tokenriver.cache.folder import CacheFolder
 from tokenriver.cache.settings import cache_settings
+from tokenriver.loader.order import ORDERS
 from tokenriver.loader.source import resolve
 from tokenriver.loader.trace import trace_step
 from tokenriver.shards.index import index_shard
@@ -98,7 +99,7 @@ def cached(tmp_path: Path, pattern: str = "*.bin") -> list[str]:
 
 
 @pytest.mark.parametrize("limit", [None, "11kB", 0])
-@pytest.mark.parametrize("order", ["sequential", "shuffled"])
+@pytest.mark.parametrize("order", ORDERS)
 def test_batches_fingerprint_and_state_are_those_of_local_files(local: Path, url: str, order: Any, limit: Any) -> None:
     epochs = 1 if limit == 0 else 2
     here = TrainLoader(local, order=order, epochs=epochs, drop_last=False, **OPTIONS)

@@ -12,6 +12,7 @@ from positions import write_data_set
 
 from tokenriver import TrainLoader, write_shard
 from tokenriver.cli import main
+from tokenriver.loader.order import ORDERS
 from tokenriver.loader.trace import Separator, trace_step
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ def rows_of(capsys: pytest.CaptureFixture[str], *words: str) -> list[dict[str, A
     return rows
 
 
-@pytest.mark.parametrize("order", ["shuffled", "sequential"])
+@pytest.mark.parametrize("order", ORDERS)
 def test_a_traced_step_names_exactly_the_ids_that_were_served(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], order: str
 ) -> None:

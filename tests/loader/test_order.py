@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from evenness import chi_square_excess
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -144,12 +145,6 @@ def test_a_fresh_process_finds_the_same_order() -> None:
 def test_seeds_and_epochs_outside_64_bits_are_refused(seed: int, epoch: int) -> None:
     with pytest.raises(UsageError, match=r"in \[0, 2\^64\)"):
         whole(10, seed=seed, epoch=epoch)
-
-
-def chi_square_excess(counts: np.ndarray, freedom: int) -> float:
-    """How many standard deviations a table of counts is less even than chance (normal for many degrees)."""
-    expected = counts.sum() / counts.size
-    return float((((counts - expected) ** 2 / expected).sum() - freedom) / math.sqrt(2 * freedom))
 
 
 def test_every_sequence_is_equally_likely_at_every_position() -> None:

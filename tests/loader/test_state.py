@@ -16,6 +16,7 @@ from positions import write_data_set
 
 from tokenriver import Batch, IntegrityError, ResumeError, TrainLoader, UsageError, write_shard
 from tokenriver.loader.fingerprint import Fingerprint
+from tokenriver.loader.order import ORDERS
 from tokenriver.loader.state import STATE_KEYS
 
 DataSet = Callable[..., Path]
@@ -47,7 +48,7 @@ def test_the_state_is_nine_values_without_rank_and_a_new_dict_each_time(data_set
 @settings(max_examples=40)
 @given(
     runs=st.lists(st.integers(0, 25), min_size=1, max_size=6),
-    order=st.sampled_from(["shuffled", "sequential"]),
+    order=st.sampled_from(ORDERS),
     prefetch=st.integers(0, 4),
     drop_last=st.booleans(),
     worlds=st.lists(st.sampled_from([1, 2, 4]), min_size=6, max_size=6),

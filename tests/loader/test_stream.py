@@ -16,6 +16,7 @@ from positions import write_data_set
 
 from tokenriver import IntegrityError, TrainLoader, write_shard
 from tokenriver.loader import stream
+from tokenriver.loader.order import ORDERS
 from tokenriver.loader.source import resolve
 from tokenriver.loader.stream import Rows, TokenReader
 from tokenriver.shards.header import ShardHeader
@@ -207,7 +208,7 @@ def test_a_read_that_comes_back_short_is_asked_for_again(data_set: DataSet, monk
         return whole(descriptor, [buffers[0][: max(1, len(buffers[0]) // 2)]], offset)
 
     monkeypatch.setattr(stream, "_preadv", half)
-    for order in ("sequential", "shuffled"):
+    for order in ORDERS:
         loader = TrainLoader(data_set([500]), batch_size=8, seq_len=7, epochs=1, order=order, drop_last=False)
         starts = np.concatenate([b.inputs[:, 0] if b.mask is None else b.inputs[b.mask[:, 0], 0] for b in loader])
         assert sorted(starts.tolist()) == [7 * i for i in range(71)]

@@ -19,6 +19,7 @@ import torch
 from torch.utils.data import DataLoader
 
 from tokenriver import MissingDependencyError, ResumeError, TrainLoader
+from tokenriver.loader.order import ORDERS
 from tokenriver.torch import TrainDataset, to_device
 
 DataSet = Callable[..., Path]
@@ -115,7 +116,7 @@ def test_padded_rows_are_ignored_targets(data_set: DataSet) -> None:
     assert (targets >= 0).sum() == 8
 
 
-@pytest.mark.parametrize("order", ["shuffled", "sequential"])
+@pytest.mark.parametrize("order", ORDERS)
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
 def test_to_device_gives_the_loader_s_batches_and_moves_its_position(
     data_set: DataSet, order: str, dtype: torch.dtype

@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from positions import write_data_set
 
 from tokenriver import Batch, IntegrityError, TrainLoader, UsageError, write_shard
+from tokenriver.loader.order import ORDERS
 
 DataSet = Callable[..., Path]
 
@@ -38,7 +39,7 @@ def global_rows(loaders: list[TrainLoader]) -> list[np.ndarray]:
     sizes=st.lists(st.integers(0, 80), min_size=1, max_size=6),
     seq_len=st.integers(1, 9),
     rows=st.sampled_from([1, 2, 4, 8, 12]),
-    order=st.sampled_from(["shuffled", "sequential"]),
+    order=st.sampled_from(ORDERS),
     seed=st.integers(0, 1000),
     prefetch=st.integers(0, 3),
     wide=st.lists(st.booleans(), min_size=6, max_size=6),
@@ -89,7 +90,7 @@ def test_each_sequence_comes_once_an_epoch_in_batches_that_no_world_size_changes
         assert len(np.unique(starts)) == len(starts) == steps * rows
 
 
-@pytest.mark.parametrize("order", ["shuffled", "sequential"])
+@pytest.mark.parametrize("order", ORDERS)
 def test_targets_are_the_tokens_one_later_across_shards_of_both_widths(data_set: DataSet, order: str) -> None:
     root = data_set([100, 7, 0, 1, 300, 33], variants=["uint16", "uint32"])
     batches = drain(TrainLoader(root, batch_size=2, seq_len=10, order=order, epochs=1))

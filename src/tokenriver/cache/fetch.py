@@ -19,7 +19,7 @@ from tokenriver.storage import shown
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Collection
+    from collections.abc import Callable, Collection
     from pathlib import Path
 
     from tokenriver.cache.settings import CacheSettings
@@ -113,8 +113,16 @@ class CachedShard:
         return 0
 
 
-def fetch(shard: CachedShard, *, stopped: threading.Event, keep: Collection[Path] = ()) -> bool:
+def fetch(
+    shard: CachedShard,
+    *,
+    stopped: threading.Event,
+    keep: Collection[Path] = (),
+    take_turn: Callable[[], None] = lambda: None,
+) -> bool:
     """Bring a shard into the cache; False when another process (or thread) is at it.
+
+    `take_turn` is called before every few ranges, and may wait.
 
     Raises IntegrityError when what the store has is not what the manifest says, twice, or when the manifest changed;
     CacheFullError and OSError as CacheFolder.reserve; what Objects.ranges raises.
@@ -130,11 +138,11 @@ def fetch(shard: CachedShard, *, stopped: threading.Event, keep: Collection[Path
             shard.data_set.check_manifest(stopped=stopped)
             source = shard.data_set.source_facts()
             folder.reserve(shard.part, shard.size, shard_name=shard.name, source=source, keep=keep)
-            found = _fill(shard, stopped)
+            found = _fill(shard, stopped, take_turn)
             if shard.sha256 not in (None, found):
                 _LOG.warning("%s: SHA-256 is not the manifest's; fetching it once more", shard.url)
                 os.truncate(shard.part, 0)
-                found = _fill(shard, stopped)
+                found = _fill(shard, stopped, take_turn)
             if shard.sha256 not in (None, found):
                 shard.part.unlink()
                 shard.data_set.check_manifest(stopped=stopped)
@@ -154,7 +162,7 @@ def fetch(shard: CachedShard, *, stopped: threading.Event, keep: Collection[Path
     return True
 
 
-def _fill(shard: CachedShard, stopped: threading.Event) -> str:
+def _fill(shard: CachedShard, stopped: threading.Event, take_turn: Callable[[], None]) -> str:
     """Append to the part until it is whole; the SHA-256 of all of it."""
     objects, digest = shard.data_set.objects, hashlib.sha256()
     with naming(shard.part), open(shard.part, "r+b", buffering=0) as file:
@@ -172,6 +180,7 @@ def _fill(shard: CachedShard, stopped: threading.Event) -> str:
             digest.update(chunk)
             left -= len(chunk)
         while have < shard.size:
+            take_turn()
             if stopped.is_set():
                 raise StoppedError
             stops = range(have, shard.size, _CHUNK)[:_AT_ONCE]

@@ -31,6 +31,9 @@ _SAY_EVERY = 10.0
 
 _TOUCH_EVERY = 1.0
 
+_REST = 0.5
+"""Seconds for which fetches give way: so that a reader that keeps waiting has the store for itself."""
+
 _AGAIN = 60.0
 """Seconds after which a shard is tried again that could not be fetched and that nobody waits for."""
 
@@ -54,7 +57,7 @@ class Keeper:
         self._changed = threading.Condition()
         self._stopped = threading.Event()
         self._threads = 0
-        self._touched = 0.0
+        self._touched = self._rest_until = 0.0
 
     def want(self, wanted: Sequence[int], *, must: bool) -> None:
         """What to fetch from now on, in this order; with `must`, `wait` may be called for them."""
@@ -85,6 +88,16 @@ class Keeper:
                 except FileNotFoundError:
                     self.lost(index)
         return True
+
+    def give_way(self) -> None:
+        """Let fetches of what nobody waits for rest a moment: somebody waits for other bytes of the store."""
+        self._rest_until = time.monotonic() + _REST
+
+    def _take_turn(self) -> None:
+        """For the threads: wait while others have precedence."""
+        while (left := self._rest_until - time.monotonic()) > 0 and not self._must:
+            if self._stopped.wait(left):
+                return
 
     def must(self, index: int) -> bool:
         """Whether a shard is waited for instead of being read by ranges."""
@@ -174,7 +187,7 @@ class Keeper:
         keep = {other.path for i in sooner if (other := self.shards[i]) is not None}
         came, error = False, None
         try:
-            came = fetch(shard, stopped=self._stopped, keep=keep)
+            came = fetch(shard, stopped=self._stopped, keep=keep, take_turn=self._take_turn)
         except (CacheFullError, StoppedError):
             pass
         except BaseException as failure:  # handed over whole: whoever waits for the shard raises it

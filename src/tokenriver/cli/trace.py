@@ -42,7 +42,7 @@ def trace_command(
     rank: Annotated[int | None, typer.Option("--rank", min=0, help="Show this rank alone.")] = None,
     row: Annotated[int | None, typer.Option("--row", min=0, help="Show this row of each rank alone.")] = None,
     split: Annotated[str, typer.Option("--split", help="train or val.")] = "train",
-    order: Annotated[str, typer.Option("--order", help="shuffled or sequential.")] = "shuffled",
+    order: Annotated[str, typer.Option("--order", help="shuffled, block-shuffled or sequential.")] = "shuffled",
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the order.")] = 0,
     packing: Annotated[str, typer.Option("--packing", help="concat, bos-aligned or best-fit.")] = "concat",
     max_doc_len: Annotated[

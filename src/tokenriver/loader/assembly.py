@@ -8,6 +8,8 @@ import numpy as np
 
 from tokenriver.errors import IntegrityError
 from tokenriver.loader.batch import Batch, Marks, Raw
+from tokenriver.loader.block_rows import BlockRows
+from tokenriver.loader.plan import Plan
 from tokenriver.loader.prepared import Prepared, prepare
 from tokenriver.loader.recycle import Recycled
 from tokenriver.loader.segments import cumulative_lengths
@@ -43,6 +45,13 @@ class Assembly:
             steps: Sequence[Located | Prepared] = self.locate(rows) if isinstance(rows, list) else self.prepare(*rows)
             for k, ready in enumerate(steps):
                 yield at_epoch, at_step + k, ready
+
+    def ahead(self, items: Iterator[Item]) -> Iterator[Item]:
+        """The items of an iteration, what they read being fetched ahead of the taker where reading takes long."""
+        blocks = self.plan.blocks if isinstance(self.plan, Plan) else None
+        if blocks is not None:
+            return BlockRows(blocks, self.reader, self.batch_size).ahead(items)
+        return self.reader.ahead(items, self.reads)
 
     def item(self, epoch: int, step: int) -> Item:
         """The rows of one step, ready for `fill`."""
@@ -85,7 +94,10 @@ class Assembly:
         epoch, step, rows = item
         if isinstance(rows, Prepared):
             return self._fill_pieces(buffer, epoch, step, rows)
-        self.reader.read_located(rows, buffer)
+        if rows.held is not None:
+            rows.held.fill(rows.starts, buffer)
+        else:
+            self.reader.read_located(rows, buffer)
         n_rows = len(rows.starts)
         if n_rows < self.batch_size:
             buffer.array[n_rows:] = 0

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from tokenriver.loader.order import Order
     from tokenriver.loader.ranges import Range
     from tokenriver.loader.source import ShardFile
     from tokenriver.loader.stream import Located, Reads, Rows
@@ -51,12 +52,14 @@ _FILL = 0.95
 class CachedReader(TokenReader):
     """Reads ids of consecutive shards, some of which are fetched from a store; the same ids as from local files."""
 
+    far = True
+
     def __init__(
         self,
         shards: Sequence[ShardFile],
         *,
         max_open: int = MAX_OPEN,
-        sequential: bool = True,
+        order: Order = "sequential",
         repeats: bool = True,
         parts: Sequence[int] = (),
     ) -> None:
@@ -64,8 +67,8 @@ class CachedReader(TokenReader):
             None if s.origin is None else CachedShard(s.origin, s.path.name, s.header.file_bytes, s.sha256)
             for s in shards
         ]
-        self._order: dict[str, Any] = {"sequential": sequential, "repeats": repeats, "parts": tuple(parts)}
-        self._sequential = sequential
+        self._order: dict[str, Any] = {"order": order, "repeats": repeats, "parts": tuple(parts)}
+        self._sequential, self._blocks = order == "sequential", order == "block-shuffled"
         super().__init__(shards, max_open=max_open)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -78,7 +81,8 @@ class CachedReader(TokenReader):
     def _renew(self) -> None:
         super()._renew()
         self.keeper = Keeper(self._cached)
-        self._ranges = RangeReads(self._cached, stopped=self.keeper.stopped)
+        give_way = self.keeper.give_way if self._blocks else None
+        self._ranges = RangeReads(self._cached, stopped=self.keeper.stopped, on_wait=give_way)
         self._next = NextShards(self._cached, parts=self._order["parts"], repeats=self._order["repeats"])
         self._announced: list[int] | None = None
         self._checked: set[int] = set()
@@ -117,6 +121,16 @@ class CachedReader(TokenReader):
         rows.flat[:] = 0
         outs = [rows.flat[a : a + n] for a, n in zip(pieces.places.tolist(), sizes.tolist(), strict=True)]
         self._serve(lambda: super(CachedReader, self).read_prepared(pieces, rows), pieces.starts, sizes, outs)
+
+    def ask(self, start: int, size: int) -> Any:
+        """Have a range of tokens fetched that is read soon; gives what `forget` takes."""
+        if self._pid != os.getpid():
+            self._renew()
+        return self._announce(np.array([start]), np.array([size]), packed=False)
+
+    def forget(self, asked: Any) -> None:
+        """As TokenReader."""
+        self._ranges.forget(asked)
 
     def expect(self, shards: Iterable[int]) -> None:
         """Say which shards are read next, in this order; they are fetched whole, and waited for, if the cache holds
@@ -222,7 +236,9 @@ class CachedReader(TokenReader):
             self._want(self._next.working_set(touched, packed=packed))
         elif self._announced is None:
             known = sorted(range(len(self.shards)), key=lambda i: not self.keeper.found(i))
-            self._want(self._next.fitting(known, share=_FILL), must=False)
+            # Blocks are read once an epoch: shards in the cache are for the epochs that follow.
+            pays = self._order["repeats"] or not self._blocks
+            self._want(self._next.fitting(known, share=_FILL) if pays else [], must=False)
         elif self.keeper.touch():
             self._close_gone()
         left = [i for i in touched if not self.keeper.here[i] and not self.keeper.must(i) and not self.keeper.found(i)]

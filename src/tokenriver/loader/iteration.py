@@ -98,7 +98,7 @@ def _feed(
     64 x 1024 take 120 µs instead of 260 (two busy cores), since the two threads then hardly meet.
     """
     fill, items = loader.fill, loader.assembly.items(loader.epoch, loader.step, loader.epochs)
-    items = loader.reader.ahead(items, loader.assembly.reads)
+    items = loader.assembly.ahead(items)
 
     def fill_and_finish(buffer: Rows, item: Item) -> tuple[Raw, Made]:
         raw = fill(buffer, item)

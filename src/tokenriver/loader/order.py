@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = ["ORDERS", "Order", "permute", "sequences"]
 
-Order = Literal["shuffled", "sequential"]
-ORDERS: tuple[Order, ...] = ("shuffled", "sequential")
+Order = Literal["shuffled", "sequential", "block-shuffled"]
+ORDERS: tuple[Order, ...] = ("shuffled", "sequential", "block-shuffled")
 
 _ROUNDS = 4
 _BLOCK = 1 << 16
@@ -28,6 +28,7 @@ _BLOCK = 1 << 16
 _SMALL = 1024
 """Up to here a table is sorted instead of walking: a network over a handful of values favours some permutations."""
 
+_KEY = b"tokenriver order 1"
 _CONSTANT = np.uint32(0x2C1B3C6D)
 
 
@@ -40,15 +41,15 @@ def sequences(order: Order, *, seed: int, epoch: int, start: int, stop: int, n: 
     return positions if order == "sequential" else permute(positions, n=n, seed=seed, epoch=epoch)
 
 
-def permute(positions: NDArray[np.int64], *, n: int, seed: int, epoch: int) -> NDArray[np.int64]:
+def permute(positions: NDArray[np.int64], *, n: int, seed: int, epoch: int, key: bytes = _KEY) -> NDArray[np.int64]:
     """Where the keyed bijection of [0, n) sends each position, int64 of the same shape [k].
 
     A Feistel network over pairs (left, right) in [0, a) x [0, 2^w), the least such domain that holds n, walked on
     until the value is below n (a step more for about one value in sqrt(n)), keyed by SHA-512 of seed and epoch. For
-    n <= 1024 it is the order in which the network over [0, 2^32) puts 0 … n − 1. Raises UsageError when seed or
-    epoch is not in [0, 2^64).
+    n <= 1024 it is the order in which the network over [0, 2^32) puts 0 … n − 1. Another `key` is another bijection.
+    Raises UsageError when seed or epoch is not in [0, 2^64).
     """
-    keys = _keys(seed, epoch)
+    keys = _keys(key, seed, epoch)
     if n <= _SMALL:
         return np.argsort(_feistel(np.arange(n), 1 << 16, 16, keys))[positions]
     right_bits = ((n - 1).bit_length() + 1) // 2
@@ -64,12 +65,12 @@ def permute(positions: NDArray[np.int64], *, n: int, seed: int, epoch: int) -> N
     return out
 
 
-def _keys(seed: int, epoch: int) -> list[np.uint32]:
+def _keys(key: bytes, seed: int, epoch: int) -> list[np.uint32]:
     """Sixteen 32-bit words: an addend and an odd factor for each half round, in turn."""
     for name, value in (("seed", seed), ("epoch", epoch)):
         if not 0 <= value < 1 << 64:
             raise UsageError(f"{name} is an integer in [0, 2^64), not {value}")
-    message = b"tokenriver order 1\0" + seed.to_bytes(8, "little") + epoch.to_bytes(8, "little")
+    message = key + b"\0" + seed.to_bytes(8, "little") + epoch.to_bytes(8, "little")
     words = np.frombuffer(hashlib.sha512(message).digest(), "<u4").astype(np.uint32)
     words[1::2] |= np.uint32(1)
     return list(words)

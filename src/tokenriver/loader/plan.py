@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from tokenriver.errors import UsageError
+from tokenriver.loader.block_order import BlockOrder
 from tokenriver.loader.order import ORDERS, Order, permute
 
 if TYPE_CHECKING:
@@ -68,9 +69,14 @@ class Plan:
     split: str = "train"
     steps_per_epoch: int = field(init=False)
     """Global batches in an epoch, the same on every rank; the last may be partial without `drop_last`."""
+    blocks: BlockOrder | None = field(init=False, repr=False, compare=False, default=None)
+    """The order of rows where that is block-shuffled."""
 
     def __post_init__(self) -> None:
         check_shape(self)
+        if self.order == "block-shuffled":
+            blocks = BlockOrder(self.n_sequences, self.seq_len, self.global_batch_size, self.seed)
+            object.__setattr__(self, "blocks", blocks)
         full, rest = divmod(self.n_sequences, self.global_batch_size)
         object.__setattr__(self, "steps_per_epoch", full + (rest > 0 and not self.drop_last))
         if self.steps_per_epoch == 0:
@@ -105,11 +111,15 @@ class Plan:
 
     def rows(self, epoch: int, first: int, count: int) -> NDArray[np.int64]:
         """First tokens of the sequences at positions [first, first + count) of an epoch's order, fewer at its end."""
-        n = self.n_sequences
-        places = np.arange(first, min(first + count, n), dtype=np.int64)
-        return (
-            permute(places, n=n, seed=self.seed, epoch=epoch) if self.order == "shuffled" else places
-        ) * self.seq_len
+        return self._in_order(np.arange(first, min(first + count, self.n_sequences), dtype=np.int64), epoch)
+
+    def _in_order(self, positions: NDArray[np.int64], epoch: int) -> NDArray[np.int64]:
+        """First tokens of the sequences at ascending positions of an epoch's order."""
+        if self.blocks is not None:
+            positions = self.blocks.rows(positions, epoch)
+        elif self.order == "shuffled":
+            positions = permute(positions, n=self.n_sequences, seed=self.seed, epoch=epoch)
+        return positions * self.seq_len
 
     def take(self, epoch: int, step: int) -> NDArray[np.int64]:
         """First token of each of this rank's rows in a step."""
@@ -132,11 +142,7 @@ class Plan:
         """
         first = np.arange(step, step + n_steps, dtype=np.int64)[:, None] * self.global_batch_size
         positions = (first + (self.rank * self.batch_size + np.arange(self.batch_size))).ravel()
-        n = self.n_sequences
-        positions = positions[: int(np.searchsorted(positions, n))]
-        if self.order == "shuffled":
-            positions = permute(positions, n=n, seed=self.seed, epoch=epoch)
-        starts = positions * self.seq_len
+        starts = self._in_order(positions[: int(np.searchsorted(positions, self.n_sequences))], epoch)
         return [starts[k : k + self.batch_size] for k in range(0, n_steps * self.batch_size, self.batch_size)]
 
     def walk(self, epoch: int, step: int, epochs: int | None) -> Iterator[tuple[int, int, list[NDArray[np.int64]]]]:

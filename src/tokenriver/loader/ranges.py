@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tokenriver.cache.crew import Crew
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
     from concurrent.futures import Future
 
     from tokenriver.cache.fetch import CachedSet, CachedShard
@@ -20,7 +20,7 @@ _GAP = 32 << 10
 """Bytes between two ranges up to which they are one request: cheaper to send than to ask again."""
 
 _LONGEST = 4 << 20
-_THREADS = 16
+_THREADS = 64
 """Batches whose ranges are on their way at the same time, all that are asked for ahead: of 4 rows each and 30 ms to an
 answer 4 threads gave 400 rows a second, 16 give 1,100."""
 
@@ -33,10 +33,16 @@ _Place = tuple["Future[list[bytes]]", int, int]
 
 class RangeReads:
     """Reads ranges of cached shards' objects. `ask` begins, `take` gives the bytes (asking for what nobody asked for),
-    `forget` drops what was asked for in vain."""
+    `forget` drops what was asked for in vain. `on_wait` is called when a range is taken that has not come yet."""
 
-    def __init__(self, shards: Sequence[CachedShard | None], *, stopped: threading.Event) -> None:
-        self._shards, self._stopped = shards, stopped
+    def __init__(
+        self,
+        shards: Sequence[CachedShard | None],
+        *,
+        stopped: threading.Event,
+        on_wait: Callable[[], None] | None = None,
+    ) -> None:
+        self._shards, self._stopped, self._on_wait = shards, stopped, on_wait
         self._crew = Crew(_THREADS, "tokenriver-ranges")
         self._asked: dict[Range, list[_Place]] = {}
         self._lock = threading.Lock()
@@ -61,6 +67,8 @@ class RangeReads:
         for n, (one, place) in enumerate(zip(wanted, places, strict=True)):
             assert place is not None
             answers, k, at = place
+            if self._on_wait is not None and not answers.done():
+                self._on_wait()
             found[n] = memoryview(answers.result()[k])[at : at + one[2]]
         return found  # type: ignore[return-value]
 

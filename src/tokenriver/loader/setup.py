@@ -95,6 +95,9 @@ def set_up(
     cache: CacheSettings | None = None,
 ) -> Setup:
     """Resolve the source and make the plan. Raises what TrainLoader says."""
+    if order == "block-shuffled" and (isinstance(source, Mixture) or packer.packing != "concat"):
+        what = "a mixture" if isinstance(source, Mixture) else f"packing={packer.packing!r}"
+        raise UsageError(f"order='block-shuffled' is for the flat stream of one data set; {what} takes 'shuffled'")
     shape: dict[str, Any] = {"seq_len": seq_len, "order": order, "seed": seed}
     deal: dict[str, Any] = {**shape, "batch_size": batch_size, "world_size": world_size, "rank": rank}
     if not isinstance(source, Mixture):

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from tokenriver.loader.block_rows import BlockRows
+    from tokenriver.loader.order import Order
     from tokenriver.loader.prepared import Prepared
     from tokenriver.loader.source import ShardFile
 
@@ -93,7 +95,8 @@ class Located:
     """Where a batch's rows of T + 1 ids are: `starts` int64 [rows], their first tokens in the stream.
 
     They are read as ranges of `length` ids each, range k from byte `offsets[k]` of shard `shards[k]`: the rows, or all
-    of them at once where they lie end to end. `inside`: no range needs two shards, or widening.
+    of them at once where they lie end to end. `inside`: no range needs two shards, or widening. `held`: where they are
+    taken from instead, in a block-shuffled order.
     """
 
     starts: NDArray[np.int64]
@@ -101,13 +104,17 @@ class Located:
     shards: list[int]
     offsets: list[int]
     inside: bool
+    held: BlockRows | None = None
 
 
 class TokenReader(OpenShards):
     """Reads ids of consecutive shards by their position in the whole split. Safe to share between threads and forks.
 
-    `dtype` is the widest id type among the shards (<u2 or <u4); `n_tokens` the length of the stream.
+    `dtype` is the widest id type among the shards (<u2 or <u4); `n_tokens` the length of the stream; `far` whether it
+    pays to ask before reading.
     """
+
+    far = False
 
     def __init__(self, shards: Sequence[ShardFile], *, max_open: int = MAX_OPEN) -> None:
         super().__init__(shards, max_open=max_open)
@@ -127,6 +134,13 @@ class TokenReader(OpenShards):
     def ahead(self, items: Iterator[Item], reads: Callable[[Item], Reads]) -> Iterator[Item]:  # noqa: ARG002
         """The items as they are; where reading takes long, what they will read is fetched ahead of the taker."""
         return items
+
+    def ask(self, start: int, size: int) -> Any:  # noqa: ARG002
+        """Have a range of tokens fetched that is read soon; gives what `forget` takes."""
+        return None
+
+    def forget(self, asked: Any) -> None:
+        """Drop what was asked for in vain."""
 
     def expect(self, shards: Iterable[int]) -> None:
         """Which shards are read next: files at hand need no notice."""
@@ -167,6 +181,28 @@ class TokenReader(OpenShards):
                     part = slice(begin, begin + self._max_open)
                     shards = where.shards[part]
                     self._read_inside(shards, where.offsets[part], rows.bytes[part], n_bytes * len(shards))
+
+    def read_block(self, start: int, rows: NDArray[Any], parts: Sequence[memoryview]) -> None:
+        """Fill row k of `rows` [n, T + 1] with the tokens from start + k·T on.
+
+        `parts` are the bytes of the rows without their last ids, but of the last row with it.
+        """
+        if self._pid != os.getpid():
+            self._renew()
+        n_rows, length = rows.shape
+        stop = start + n_rows * (length - 1) + 1
+        index = bisect_right(self._ends, start) - 1
+        done = 0
+        if self._uniform and not self.far and stop <= self._ends[index + 1]:
+            with self._lock:
+                offset = HEADER_BYTES + (start - self._ends[index]) * self.dtype.itemsize
+                done = _preadv(self._descriptor(index, time.monotonic()), parts, offset)
+        if done != (stop - start) * self.dtype.itemsize:
+            ids = np.empty(stop - start, self.dtype)
+            self.read(start, ids)
+            rows[:, :-1] = ids[:-1].reshape(n_rows, -1)
+            rows[-1, -1] = ids[-1]
+        rows[:-1, -1] = rows[1:, 0]
 
     def locate(
         self, starts: NDArray[np.int64], sizes: NDArray[np.int64] | int
@@ -276,15 +312,15 @@ class TokenReader(OpenShards):
 
 
 def open_reader(
-    shards: Sequence[ShardFile], *, sequential: bool = True, repeats: bool = True, parts: Sequence[int] = ()
+    shards: Sequence[ShardFile], *, order: Order = "sequential", repeats: bool = True, parts: Sequence[int] = ()
 ) -> TokenReader:
     """A TokenReader, which reads through the cache if any shard lies behind a URL.
 
-    `sequential`: the shards are read in order; `repeats`: from the first again after the last. `parts`: how many
+    `order`: in which rows are read; `repeats`: from the first again after the last. `parts`: how many
     shards each source of a mixture has, where there are several.
     """
     if all(shard.origin is None for shard in shards):
         return TokenReader(shards)
     from tokenriver.loader.cached import CachedReader
 
-    return CachedReader(shards, sequential=sequential, repeats=repeats, parts=parts)
+    return CachedReader(shards, order=order, repeats=repeats, parts=parts)

@@ -81,7 +81,7 @@ class TrainDataset(IterableDataset[tuple[torch.Tensor, torch.Tensor]]):
                     return
                 yield loader.assembly.item(*loader.settle(start, step))
 
-        for item in loader.reader.ahead(items(), loader.assembly.reads):
+        for item in loader.assembly.ahead(items()):
             batch = loader.made(item)
             self._taken += 1
             yield _tensors(batch)

@@ -39,8 +39,9 @@ class TrainLoader:
 
     `source` is a data set directory, a manifest, a shard, a glob or a list of shards; `batch_size` is rows per
     rank, `seq_len` targets per row. `rank` and `world_size` come from the arguments, else from torchrun's RANK and
-    WORLD_SIZE, else 0 of 1. `order` is "shuffled" (differently every epoch, by `seed`) or "sequential". Iteration
-    goes on from the loader's position until `epochs` epochs have been served in all (None: for ever). `drop_last`
+    WORLD_SIZE, else 0 of 1. `order` is "shuffled" (differently every epoch, by `seed`), "sequential", or
+    "block-shuffled" (blocks of rows are shuffled, and rows among those of 256 blocks: for data behind a URL or on a
+    slow disk). Iteration goes on from the loader's position until `epochs` epochs have been served in all (None: for ever). `drop_last`
     leaves out the last, partial global batch of an epoch, else it is padded and masked. `prefetch` batches are made
     ahead by one thread (0: none). `dtype` is that of the arrays, "int32" or "int64". `verify` reads every shard
     once and compares its SHA-256 with the manifest's.
@@ -116,7 +117,7 @@ class TrainLoader:
             raise UsageError("a mixture has no epochs: give its sources max_epochs, and leave epochs out")
         self.reader = open_reader(
             self.data.shards,
-            sequential=order == "sequential",
+            order=order,
             repeats=epochs is None or epochs > 1,
             parts=[len(part.shards) for part in self._setup.parts.values()],
         )
