@@ -65,9 +65,9 @@ def nanogpt_way(path: Path) -> Iterator[tuple[Any, Any]]:
         yield x, y
 
 
-def tokens_per_second(batches: Iterator[Any], n: int) -> float:
-    """Wall time of n batches, after ten that warm up."""
-    for _ in islice(batches, 10):
+def tokens_per_second(batches: Iterator[Any], n: int, *, warm: int = 10) -> float:
+    """Wall time of n batches, after some that warm up."""
+    for _ in islice(batches, warm):
         pass
     start = time.perf_counter()
     for _ in islice(batches, n):
@@ -110,6 +110,7 @@ def measure(directory: Path, gigabytes: float, rounds: int) -> dict[str, list[fl
         "bare loop": lambda: tokens_per_second(through_map(paths[0]), 1000),
         "sequential": lambda: tokens_per_second(ours("sequential"), 1000),
         "shuffled": lambda: tokens_per_second(ours("shuffled"), 1000),
+        "block-shuffled": lambda: tokens_per_second(ours("block-shuffled"), 4000, warm=1024),
         "sequential, no prefetch": lambda: tokens_per_second(ours("sequential", prefetch=0), 1000),
         "shuffled, no prefetch": lambda: tokens_per_second(ours("shuffled", prefetch=0), 1000),
         "nanoGPT's way": lambda: tokens_per_second(nanogpt_way(paths[0]), 200),
@@ -147,6 +148,7 @@ def main() -> None:
         ("shuffled, no prefetch : bare loop in order", median["shuffled, no prefetch"] / median["bare loop"], 0.5),
         ("shuffled, prefetch 2 : bare loop in order", median["shuffled"] / median["bare loop"], 0.5),
         ("shuffled : sequential, both prefetch 2", median["shuffled"] / median["sequential"], 0.0),
+        ("block-shuffled, prefetch 2 : bare loop in order", median["block-shuffled"] / median["bare loop"], 0.0),
         ("shuffled int64 : nanoGPT's way", median["shuffled int64"] / median["nanoGPT's way"], 1.5),
         ("permuted indices of 10^8, M/s", median["indices"] / 1e6, 20.0),
     ]

@@ -223,7 +223,7 @@ def bare_client(seconds: float) -> dict[str, Any]:
 def measure(temporary: Path, folder: Path, rate: float, seconds: float) -> list[dict[str, Any]]:
     """Local files, then the store in order and shuffled, at several rates of the consumer."""
     cases = []
-    for order in ("sequential", "shuffled"):
+    for order in ("sequential", "shuffled", "block-shuffled"):
         options: dict[str, Any] = {"order": order, "seconds": seconds, "cache": None, "limit": None}
         cases.append({"case": f"local files, {order}", **run_case(str(folder), rate=1e12, **options)})
     cases.append({"case": "store, s3fs alone", **bare_client(seconds)})
@@ -231,6 +231,8 @@ def measure(temporary: Path, folder: Path, rate: float, seconds: float) -> list[
         ("sequential", "100GB", (0.1, 0.25, 0.5, 0.75, 0.9, 10)),
         ("shuffled", "100GB", (0.001, 0.1)),
         ("shuffled", "0", (0.002, 0.005, 10)),
+        ("block-shuffled", "0", (0.1, 0.5, 0.75, 0.9)),
+        ("block-shuffled", "100GB", (0.1, 0.5, 0.9)),
     ):
         for k, share in enumerate(shares):
             cache = temporary / f"cache-{order}-{limit}-{k}"

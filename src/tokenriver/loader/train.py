@@ -41,9 +41,9 @@ class TrainLoader:
     rank, `seq_len` targets per row. `rank` and `world_size` come from the arguments, else from torchrun's RANK and
     WORLD_SIZE, else 0 of 1. `order` is "shuffled" (differently every epoch, by `seed`), "sequential", or
     "block-shuffled" (blocks of rows are shuffled, and rows among those of 256 blocks: for data behind a URL or on a
-    slow disk). Iteration goes on from the loader's position until `epochs` epochs have been served in all (None: for ever). `drop_last`
-    leaves out the last, partial global batch of an epoch, else it is padded and masked. `prefetch` batches are made
-    ahead by one thread (0: none). `dtype` is that of the arrays, "int32" or "int64". `verify` reads every shard
+    slow disk). Iteration goes on from the loader's position until `epochs` epochs have been served in all (None: for
+    ever). `drop_last` leaves out the last, partial global batch of an epoch, else it is padded and masked. `prefetch`
+    batches are made ahead by one thread (0: none). `dtype` is that of the arrays, "int32" or "int64". `verify` reads every shard
     once and compares its SHA-256 with the manifest's.
 
     `source` may be a URL (s3://…, gs://…, …), of a directory, a manifest, a shard or a glob: shards are then kept in
