@@ -14,7 +14,7 @@ from s3_server import Fault
 
 from tokenriver import IntegrityError, TrainLoader
 from tokenriver.cache import keeper
-from tokenriver.loader import block_order, block_rows
+from tokenriver.loader import block_order, block_rows, ranges
 from tokenriver.loader.cached import CachedReader
 from tokenriver.loader.source import resolve
 
@@ -65,7 +65,10 @@ def test_batches_and_states_are_those_of_local_files(local: Path, url: str, limi
     there.close()
 
 
-def test_four_ranks_have_each_byte_sent_once_without_a_cache(url: str, s3: Bucket) -> None:
+def test_four_ranks_have_each_byte_sent_once_without_a_cache(
+    url: str, s3: Bucket, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ranges, "_GAP", 0)  # blocks of 2 kB so near each other would be one request
     s3.server.mend()
     total = []
     for rank in range(4):

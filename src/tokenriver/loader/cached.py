@@ -122,11 +122,11 @@ class CachedReader(TokenReader):
         outs = [rows.flat[a : a + n] for a, n in zip(pieces.places.tolist(), sizes.tolist(), strict=True)]
         self._serve(lambda: super(CachedReader, self).read_prepared(pieces, rows), pieces.starts, sizes, outs)
 
-    def ask(self, start: int, size: int) -> Any:
-        """Have a range of tokens fetched that is read soon; gives what `forget` takes."""
+    def ask(self, starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> Any:
+        """As TokenReader."""
         if self._pid != os.getpid():
             self._renew()
-        return self._announce(np.array([start]), np.array([size]), packed=False)
+        return self._announce(starts, sizes, packed=False)
 
     def forget(self, asked: Any) -> None:
         """As TokenReader."""

@@ -135,8 +135,8 @@ class TokenReader(OpenShards):
         """The items as they are; where reading takes long, what they will read is fetched ahead of the taker."""
         return items
 
-    def ask(self, start: int, size: int) -> Any:  # noqa: ARG002
-        """Have a range of tokens fetched that is read soon; gives what `forget` takes."""
+    def ask(self, starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> Any:  # noqa: ARG002
+        """Have ranges of tokens fetched that are read soon; gives what `forget` takes."""
         return None
 
     def forget(self, asked: Any) -> None:
