@@ -133,7 +133,7 @@ def test_a_store_that_fails_is_waited_for(local: Path, url: str, s3: Bucket, fau
 def test_a_shard_that_changes_in_the_store_is_named(
     local: Path, url: str, s3: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(block_rows, "_AHEAD_BLOCKS", 1)  # else all that changes was asked for by now
+    monkeypatch.setattr(block_rows, "_AHEAD_FAR", 1)  # else all that changes was asked for by now
     loader = TrainLoader(url, epochs=1, cache_limit=0, prefetch=0, **OPTIONS)
     batches = iter(loader)
     next(batches)

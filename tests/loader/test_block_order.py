@@ -230,10 +230,10 @@ def test_with_room_for_few_blocks_batches_stay_the_same(
 def test_memory_is_that_of_the_windows_at_hand(data_set: Callable[..., Path]) -> None:
     loader = TrainLoader(data_set([60_000] * 3), batch_size=16, seq_len=4, order="block-shuffled", epochs=1)
     blocks = loader.plan.blocks
-    held = block_rows.BlockRows(blocks, loader.reader, 16)
-    for _ in held.ahead(iter(loader.assembly.items(0, 0, 1))):
+    held = block_rows.BlockRows(blocks, loader.reader, batch_size=16, threaded=True)
+    for _ in islice(held.ahead(iter(loader.assembly.items(0, 0, 1))), 10):
         pass
-    assert held.n_bytes == (blocks.blocks_held(16) + 16) * blocks.block_rows * 5 * 4
+    assert held.n_bytes == (blocks.blocks_held(16) + 8 + 8 + 16) * blocks.block_rows * 5 * 4
     assert blocks.blocks_held(16) == 16 * 17
 
 

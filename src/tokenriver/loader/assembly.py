@@ -16,7 +16,7 @@ from tokenriver.loader.segments import cumulative_lengths
 from tokenriver.loader.stream import Located, Rows
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -39,19 +39,37 @@ class Assembly:
         self.batch_size, self.seq_len = setup.plan.batch_size, setup.plan.seq_len
         self._marked = setup.packer.marks or setup.packer.packing != "concat"
 
-    def items(self, epoch: int, step: int, epochs: int | None) -> Iterator[Item]:
-        """The rows of every step from a position on, ready for `fill`."""
+    def run(self, epoch: int, step: int, epochs: int | None, *, threaded: bool) -> Iterator[Item]:
+        """The rows of every step from a position on, ready for `fill`, what they read being fetched ahead."""
+        blocks = self._blocks(threaded=threaded)
+        if blocks is not None:
+            return blocks.ahead(self.items(epoch, step, epochs, locate=blocks.locate))
+        return self.reader.ahead(self.items(epoch, step, epochs), self.reads)
+
+    def _blocks(self, *, threaded: bool) -> BlockRows | None:
+        """Where an iteration takes its rows from in a block-shuffled order."""
+        order = self.plan.blocks if isinstance(self.plan, Plan) else None
+        return None if order is None else BlockRows(order, self.reader, batch_size=self.batch_size, threaded=threaded)
+
+    def items(
+        self,
+        epoch: int,
+        step: int,
+        epochs: int | None,
+        *,
+        locate: Callable[[list[NDArray[np.int64]]], list[Located]] | None = None,
+    ) -> Iterator[Item]:
+        """The rows of every step from a position on, those of the flat stream by `locate`."""
+        locate = locate or self.locate
         for at_epoch, at_step, rows in self.plan.walk(epoch, step, epochs):
-            steps: Sequence[Located | Prepared] = self.locate(rows) if isinstance(rows, list) else self.prepare(*rows)
+            steps: Sequence[Located | Prepared] = locate(rows) if isinstance(rows, list) else self.prepare(*rows)
             for k, ready in enumerate(steps):
                 yield at_epoch, at_step + k, ready
 
     def ahead(self, items: Iterator[Item]) -> Iterator[Item]:
         """The items of an iteration, what they read being fetched ahead of the taker where reading takes long."""
-        blocks = self.plan.blocks if isinstance(self.plan, Plan) else None
-        if blocks is not None:
-            return BlockRows(blocks, self.reader, self.batch_size).ahead(items)
-        return self.reader.ahead(items, self.reads)
+        blocks = self._blocks(threaded=False)
+        return self.reader.ahead(items, self.reads) if blocks is None else blocks.ahead(items)
 
     def item(self, epoch: int, step: int) -> Item:
         """The rows of one step, ready for `fill`."""
@@ -95,7 +113,7 @@ class Assembly:
         if isinstance(rows, Prepared):
             return self._fill_pieces(buffer, epoch, step, rows)
         if rows.held is not None:
-            rows.held.fill(rows.starts, buffer)
+            rows.held.fill(buffer)
         else:
             self.reader.read_located(rows, buffer)
         n_rows = len(rows.starts)

@@ -1,17 +1,21 @@
-"""Rows of a block-shuffled order from memory: every block is read whole, once, and held until its rows are used."""
+"""Rows of a block-shuffled order from memory: every block is read whole, once, ahead of its rows, and held until they
+are used."""
 
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tokenriver.cache.crew import Crew
 from tokenriver.loader.stream import Located
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator, Sequence
+    from concurrent.futures import Future
 
     from numpy.typing import NDArray
 
@@ -19,31 +23,46 @@ if TYPE_CHECKING:
     from tokenriver.loader.block_order import BlockOrder
     from tokenriver.loader.stream import Rows, TokenReader
 
-__all__ = ["BlockRows"]
+__all__ = ["BlockRows", "InBlocks"]
 
 _AHEAD_BYTES = 32 << 20
-"""Blocks on their way from a store: 200 MB/s for 0.15 s."""
+_AHEAD_FAR, _AHEAD_HERE = 64, 8
+"""Blocks on their way, from a store (32 MB are 200 MB/s for 0.15 s) and from a disk."""
 
-_AHEAD_BLOCKS = 64
 _GROUP = 8
-"""Blocks that are asked for together: a thread's turn for each alone took as long as the rest of the work."""
+"""Blocks that a store is asked for together: a thread's turn for each alone took as long as the rest of the work."""
 
 _AHEAD_ITEMS = 4096
 
 
-class BlockRows:
-    """Blocks held for one iteration of one rank, in the thread that makes its batches.
+@dataclass(slots=True, eq=False)
+class InBlocks:
+    """A batch's rows as blocks and places in them, `blocks` [rows] and `within` int64 [rows]; `held` has the blocks."""
 
-    A block goes when all its rows were used; where another rank uses some of them, or an iteration began inside it, it
-    goes when its room is needed. A row whose block went is read with its block again.
+    held: BlockRows
+    blocks: list[int]
+    within: NDArray[np.int64]
+    number: int = 0
+
+    def fill(self, rows: Rows) -> None:
+        """Fill the first of `rows` with the T + 1 ids of each."""
+        self.held.fill(self, rows)
+
+
+class BlockRows:
+    """Blocks held for one iteration of one rank, for the thread that makes its batches.
+
+    With `threaded` another thread reads them, else they are read when they are needed. A block goes when all its rows
+    were used; where another rank uses some of them, or an iteration began inside it, it goes when its room is needed
+    and no batch that is planned needs it.
     """
 
-    def __init__(self, order: BlockOrder, reader: TokenReader, batch_size: int) -> None:
+    def __init__(self, order: BlockOrder, reader: TokenReader, *, batch_size: int, threaded: bool) -> None:
         self._order, self._reader = order, reader
         self._row = order.seq_len + 1
         n_bytes = order.block_rows * self._row * reader.dtype.itemsize
-        self._depth = min(_AHEAD_BLOCKS, max(1, _AHEAD_BYTES // n_bytes)) if reader.far else 0
-        n_blocks = order.blocks_held(batch_size) + max(self._depth, batch_size)
+        self._depth = min(_AHEAD_FAR if reader.far else _AHEAD_HERE, max(1, _AHEAD_BYTES // n_bytes))
+        n_blocks = order.blocks_held(batch_size) + self._depth + _GROUP + batch_size
         n_blocks = min(n_blocks, -(-order.n_rows // order.block_rows))
         self._memory = np.empty((n_blocks * order.block_rows, self._row), reader.dtype)
         self._places: dict[int, int] = {}
@@ -51,80 +70,141 @@ class BlockRows:
         self._free = list(range(n_blocks))
         self._left = np.ones(n_blocks, np.int64)
         self._used: list[NDArray[np.int64]] = []
+        self._needed: dict[int, int] = {}
+        self._done = 0
         self._parts: dict[int, list[memoryview]] = {}
+        self._coming: dict[int, Future[None] | Callable[[], None]] = {}
         self._asked: dict[int, Any] = {}
+        self._crew = Crew(1, "tokenriver-blocks") if threaded else None
 
     @property
     def n_bytes(self) -> int:
         """Bytes that the blocks may take."""
         return self._memory.nbytes
 
+    def locate(self, steps: Sequence[NDArray[np.int64]]) -> list[Located]:
+        """The rows of several steps, by their first tokens, to be taken from here."""
+        if not steps:
+            return []
+        blocks, within = np.divmod(np.concatenate(steps) // self._order.seq_len, self._order.block_rows)
+        names, found, begin = blocks.tolist(), [], 0
+        for starts in steps:
+            part = slice(begin, begin + len(starts))
+            held = InBlocks(self, names[part], within[part])
+            found.append(Located(starts, self._row, [], [], inside=False, held=held))
+            begin = part.stop
+        return found
+
     def ahead(self, items: Iterator[Item]) -> Iterator[Item]:
-        """The items, which take their rows from here; blocks of a store are asked for before they are needed."""
+        """The items, which take their rows from here, each given when its blocks, and some more, are being read."""
         waiting: deque[Item] = deque()
-        new: dict[int, int] = {}  # blocks to ask for, in groups, and which item needs them first
+        new: dict[int, int] = {}  # blocks to be read, and the first item that needs them
         count = 0
         try:
             for item in items:
-                assert isinstance(item[2], Located)
-                waiting.append((item[0], item[1], replace(item[2], held=self)))
+                where = item[2]
+                assert isinstance(where, Located)
+                if where.held is None:
+                    item = (item[0], item[1], replace(where, held=self.locate([where.starts])[0].held))
+                held = item[2].held  # type: ignore[union-attr]
+                assert held is not None
                 count += 1
-                if self._depth:
-                    for block in self._unknown(item[2].starts):
+                held.number = count
+                waiting.append(item)
+                for block in dict.fromkeys(held.blocks):
+                    self._needed[block] = count
+                    if block not in self._places:
                         new.setdefault(block, count)
-                    if len(new) >= _GROUP:
-                        self._ask(new)
-                while waiting and (len(self._asked) + len(new) >= self._depth or len(waiting) > _AHEAD_ITEMS):
+                if len(new) >= _GROUP or not self._reader.far:
+                    self._begin(new)
+                while waiting and (len(self._coming) + len(new) >= self._depth or len(waiting) > _AHEAD_ITEMS):
                     if new and next(iter(new.values())) <= count - len(waiting) + 1:
-                        self._ask(new)
+                        self._begin(new)
                     yield waiting.popleft()
-            self._ask(new)
             while waiting:
+                self._begin(new)
                 yield waiting.popleft()
         finally:
-            for asked in self._asked.values():
-                self._reader.forget(asked)
+            self._end()
 
-    def fill(self, starts: NDArray[np.int64], rows: Rows) -> None:
-        """Fill row k of `rows` with the T + 1 ids of the sequence that begins at token starts[k]."""
-        size = self._order.block_rows
-        blocks, within = np.divmod(starts // self._order.seq_len, size)
-        names = blocks.tolist()
-        if None in (found := list(map(self._places.get, names))):
-            self._read_missing(names)
-            found = list(map(self._places.get, names))
-        places = np.array(found, np.int64)
+    def _end(self) -> None:
+        """Read no more."""
+        for read in self._coming.values():
+            if not callable(read):
+                read.cancel()
+        if self._crew is not None:
+            self._crew.close()
+        for asked in self._asked.values():
+            self._reader.forget(asked)
+
+    def fill(self, wanted: InBlocks, rows: Rows) -> None:
+        """Fill row k of `rows` with the ids of row within[k] of blocks[k]."""
+        coming = self._coming
+        if coming:
+            for block in wanted.blocks:
+                if block in coming:
+                    self._await(block)
+        places = np.array([self._places[block] for block in wanted.blocks], np.int64)
         self._used.append(places)
-        within += places * size
+        self._done = wanted.number
         # With mode="raise" NumPy would copy through a buffer of its own.
-        np.take(self._memory, within, axis=0, out=rows.array[: len(starts)], mode="clip")
+        whole = places * self._order.block_rows + wanted.within
+        np.take(self._memory, whole, axis=0, out=rows.array[: len(places)], mode="clip")
 
-    def _read_missing(self, wanted: list[int]) -> None:
-        """Read those of the wanted blocks that are not held, after letting go of what is used up."""
+    def _await(self, block: int) -> None:
+        """Until a block is here; raises what its reading raised."""
+        read = self._coming[block]
+        if callable(read):
+            read()
+        else:
+            if not read.done():
+                self._reader.give_way()
+            read.result()
+        del self._coming[block]
+        self._asked.pop(block, None)
+
+    def _begin(self, blocks: dict[int, int]) -> None:
+        """Have blocks read, in the order given, each into a place of its own, as many as there is room for."""
+        if not blocks:
+            return
         if self._used:
             self._left -= np.bincount(np.concatenate(self._used), minlength=len(self._left))
             self._used.clear()
-        for place in np.flatnonzero(self._left <= 0).tolist():
-            self._let_go(place)
-        for block in dict.fromkeys(wanted):
-            if block not in self._places:
-                self._read(block, wanted)
+            for place in np.flatnonzero(self._left <= 0).tolist():
+                if self._is_idle(place):
+                    self._let_go(place)
+        begun: list[tuple[int, int]] = []
+        for block in blocks:
+            if not self._free:
+                idle = next(filter(self._is_idle, self._places.values()), None)
+                if idle is None:
+                    break
+                self._let_go(idle)
+            place = self._free.pop()
+            self._places[block], self._blocks[place] = place, block
+            begun.append((block, place))
+        size, t = self._order.block_rows, self._order.seq_len
+        names = np.array([block for block, _ in begun], np.int64)
+        counts = np.minimum(size, self._order.n_rows - names * size)
+        if self._reader.far and begun:
+            self._asked |= dict.fromkeys(names.tolist(), self._reader.ask(names * size * t, counts * t + 1))
+        for (block, place), count in zip(begun, counts.tolist(), strict=True):
+            del blocks[block]
+            rows = self._memory[place * size :][:count]
+            read = partial(self._reader.read_block, block * size * t, rows, self._parts_of(place, rows))
+            self._coming[block] = read if self._crew is None else self._crew.submit(read)
+            self._left[place] = count
 
-    def _read(self, block: int, wanted: list[int]) -> None:
-        """Read a block into a free place, or over the oldest one whose rows are not wanted now."""
-        if not self._free:
-            self._let_go(next(place for b, place in self._places.items() if b not in wanted))
-        place, count = self._free.pop(), self._count(block)
-        rows = self._memory[place * self._order.block_rows :][:count]
-        self._reader.read_block(block * self._order.block_rows * self._order.seq_len, rows, self._parts_of(place, rows))
-        self._asked.pop(block, None)
-        self._places[block], self._blocks[place], self._left[place] = place, block, count
+    def _is_idle(self, place: int) -> bool:
+        """Whether no batch that is planned needs what a place holds."""
+        block = self._blocks[place]
+        return block is not None and block not in self._coming and self._needed[block] <= self._done
 
     def _let_go(self, place: int) -> None:
         """Make a place free again."""
         block = self._blocks[place]
         assert block is not None
-        del self._places[block]
+        del self._places[block], self._needed[block]
         self._blocks[place], self._left[place] = None, 1
         self._free.append(place)
 
@@ -135,21 +215,3 @@ class BlockRows:
             *most, last = rows
             parts = self._parts[place] = [row[:-1].data.cast("B") for row in most] + [last.data.cast("B")]
         return parts
-
-    def _count(self, block: int) -> int:
-        """Rows of a block: fewer in the last one."""
-        return min(self._order.block_rows, self._order.n_rows - block * self._order.block_rows)
-
-    def _unknown(self, starts: NDArray[np.int64]) -> list[int]:
-        """The blocks of rows that are neither held nor on their way."""
-        blocks = dict.fromkeys((starts // (self._order.block_rows * self._order.seq_len)).tolist())
-        return [block for block in blocks if block not in self._places and block not in self._asked]
-
-    def _ask(self, blocks: dict[int, int]) -> None:
-        """Have blocks fetched."""
-        if blocks:
-            names = np.array(list(blocks), np.int64)
-            sizes = np.minimum(self._order.block_rows, self._order.n_rows - names * self._order.block_rows)
-            starts, t = names * self._order.block_rows * self._order.seq_len, self._order.seq_len
-            self._asked |= dict.fromkeys(blocks, self._reader.ask(starts, sizes * t + 1))
-            blocks.clear()

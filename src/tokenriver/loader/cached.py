@@ -81,8 +81,7 @@ class CachedReader(TokenReader):
     def _renew(self) -> None:
         super()._renew()
         self.keeper = Keeper(self._cached)
-        give_way = self.keeper.give_way if self._blocks else None
-        self._ranges = RangeReads(self._cached, stopped=self.keeper.stopped, on_wait=give_way)
+        self._ranges = RangeReads(self._cached, stopped=self.keeper.stopped)
         self._next = NextShards(self._cached, parts=self._order["parts"], repeats=self._order["repeats"])
         self._announced: list[int] | None = None
         self._checked: set[int] = set()
@@ -131,6 +130,10 @@ class CachedReader(TokenReader):
     def forget(self, asked: Any) -> None:
         """As TokenReader."""
         self._ranges.forget(asked)
+
+    def give_way(self) -> None:
+        """As TokenReader: shards that nobody waits for are not brought into the cache for a moment."""
+        self.keeper.give_way()
 
     def expect(self, shards: Iterable[int]) -> None:
         """Say which shards are read next, in this order; they are fetched whole, and waited for, if the cache holds

@@ -97,11 +97,11 @@ def _feed(
     Both happen in the background thread, if there is one: converting there, not in the consumer, made a batch of
     64 x 1024 take 120 µs instead of 260 (two busy cores), since the two threads then hardly meet.
     """
-    fill, items = loader.fill, loader.assembly.items(loader.epoch, loader.step, loader.epochs)
-    items = loader.assembly.ahead(items)
+    fill, threaded = loader.fill, loader.prefetch > 0
+    items = loader.assembly.run(loader.epoch, loader.step, loader.epochs, threaded=threaded)
 
     def fill_and_finish(buffer: Rows, item: Item) -> tuple[Raw, Made]:
         raw = fill(buffer, item)
         return raw, finish(buffer, raw)
 
-    return Feed(items, fill_and_finish, buffers, threaded=loader.prefetch > 0)
+    return Feed(items, fill_and_finish, buffers, threaded=threaded)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from tokenriver.cache.crew import Crew
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
     from concurrent.futures import Future
 
     from tokenriver.cache.fetch import CachedSet, CachedShard
@@ -33,16 +33,10 @@ _Place = tuple["Future[list[bytes]]", int, int]
 
 class RangeReads:
     """Reads ranges of cached shards' objects. `ask` begins, `take` gives the bytes (asking for what nobody asked for),
-    `forget` drops what was asked for in vain. `on_wait` is called when a range is taken that has not come yet."""
+    `forget` drops what was asked for in vain."""
 
-    def __init__(
-        self,
-        shards: Sequence[CachedShard | None],
-        *,
-        stopped: threading.Event,
-        on_wait: Callable[[], None] | None = None,
-    ) -> None:
-        self._shards, self._stopped, self._on_wait = shards, stopped, on_wait
+    def __init__(self, shards: Sequence[CachedShard | None], *, stopped: threading.Event) -> None:
+        self._shards, self._stopped = shards, stopped
         self._crew = Crew(_THREADS, "tokenriver-ranges")
         self._asked: dict[Range, list[_Place]] = {}
         self._lock = threading.Lock()
@@ -67,8 +61,6 @@ class RangeReads:
         for n, (one, place) in enumerate(zip(wanted, places, strict=True)):
             assert place is not None
             answers, k, at = place
-            if self._on_wait is not None and not answers.done():
-                self._on_wait()
             found[n] = memoryview(answers.result()[k])[at : at + one[2]]
         return found  # type: ignore[return-value]
 

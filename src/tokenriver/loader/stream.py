@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tokenriver.loader.block_rows import BlockRows
+    from tokenriver.loader.block_rows import InBlocks
     from tokenriver.loader.order import Order
     from tokenriver.loader.prepared import Prepared
     from tokenriver.loader.source import ShardFile
@@ -104,7 +104,7 @@ class Located:
     shards: list[int]
     offsets: list[int]
     inside: bool
-    held: BlockRows | None = None
+    held: InBlocks | None = None
 
 
 class TokenReader(OpenShards):
@@ -141,6 +141,9 @@ class TokenReader(OpenShards):
 
     def forget(self, asked: Any) -> None:
         """Drop what was asked for in vain."""
+
+    def give_way(self) -> None:
+        """Somebody waits for what was asked for: other reading can rest."""
 
     def expect(self, shards: Iterable[int]) -> None:
         """Which shards are read next: files at hand need no notice."""
