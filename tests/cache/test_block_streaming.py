@@ -101,6 +101,18 @@ def test_later_epochs_come_from_the_cache(local: Path, url: str, s3: Bucket) -> 
     loader.close()
 
 
+def test_who_streams_more_than_the_cache_holds_in_shuffled_order_is_told_what_is_faster(
+    url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    said = "room for 1 of 4 shards (86.1 kB in all): rows of the others are read one by one"
+    for order, times in (("shuffled", 1), ("block-shuffled", 0), ("sequential", 0)):
+        caplog.clear()
+        loader = TrainLoader(url, cache_limit="30kB", **{**OPTIONS, "order": order})
+        list(islice(loader, 5))
+        loader.close()
+        assert sum(said in message for message in caplog.messages) == times, (order, caplog.messages)
+
+
 def test_filling_the_cache_gives_way_to_who_waits_for_a_block(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(keeper, "_REST", 3600.0)
     data = resolve(url, split="train")

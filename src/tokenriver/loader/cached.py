@@ -7,6 +7,7 @@ many whole shards as fit. A read asks, shard by shard: is it here, is it waited 
 
 from __future__ import annotations
 
+import logging
 import os
 from collections import deque
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -16,6 +17,7 @@ import numpy as np
 from tokenriver.cache.fetch import CachedShard
 from tokenriver.cache.keeper import Keeper
 from tokenriver.errors import IntegrityError
+from tokenriver.files import human_bytes
 from tokenriver.loader.cached_file import LostError, open_cached
 from tokenriver.loader.next_shards import NextShards
 from tokenriver.loader.prepared import Prepared
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
 __all__ = ["CachedReader"]
 
 Item = TypeVar("Item")
+
+_LOG = logging.getLogger("tokenriver.cache")
 
 _AHEAD_BYTES = 64 << 20
 _AHEAD_ITEMS = 16
@@ -241,7 +245,10 @@ class CachedReader(TokenReader):
             known = sorted(range(len(self.shards)), key=lambda i: not self.keeper.found(i))
             # Blocks are read once an epoch: shards in the cache are for the epochs that follow.
             pays = self._order["repeats"] or not self._blocks
-            self._want(self._next.fitting(known, share=_FILL) if pays else [], must=False)
+            fitting = self._next.fitting(known, share=_FILL) if pays else []
+            if not self._blocks and len(fitting) < len(known):
+                self._say_slow(len(fitting))
+            self._want(fitting, must=False)
         elif self.keeper.touch():
             self._close_gone()
         left = [i for i in touched if not self.keeper.here[i] and not self.keeper.must(i) and not self.keeper.found(i)]
@@ -250,6 +257,17 @@ class CachedReader(TokenReader):
         missing, ranges = set(left), zip(starts.tolist(), sizes.tolist(), strict=True)
         parts = (part for start, size in ranges for part in parts_of_range(self._ends, start, size))
         return self._ranges.ask([self._bytes_of(i, at, stop - first) for i, at, first, stop in parts if i in missing])
+
+    def _say_slow(self, n_fitting: int) -> None:
+        """Tell who streams in a shuffled order what makes it slow."""
+        n_bytes = sum(shard.size for shard in self._cached if shard is not None)
+        _LOG.warning(
+            "the cache has room for %d of %d shards (%s in all): rows of the others are read one by one, some 2,000 a "
+            "second; give cache_limit more, or take order='block-shuffled' (one data set, not packed)",
+            n_fitting,
+            len(self.shards),
+            human_bytes(n_bytes),
+        )
 
     def _bytes_of(self, index: int, start: int, n_tokens: int) -> Range:
         """The range of a shard's bytes that tokens of it are."""
