@@ -72,6 +72,7 @@ class CachedReader(TokenReader):
             for s in shards
         ]
         self._order: dict[str, Any] = {"order": order, "repeats": repeats, "parts": tuple(parts)}
+        self._told = False
         self._sequential, self._blocks = order == "sequential", order == "block-shuffled"
         super().__init__(shards, max_open=max_open)
 
@@ -259,7 +260,10 @@ class CachedReader(TokenReader):
         return self._ranges.ask([self._bytes_of(i, at, stop - first) for i, at, first, stop in parts if i in missing])
 
     def _say_slow(self, n_fitting: int) -> None:
-        """Tell who streams in a shuffled order what makes it slow."""
+        """Tell who streams in a shuffled order what makes it slow, once."""
+        if self._told:
+            return
+        self._told = True
         n_bytes = sum(shard.size for shard in self._cached if shard is not None)
         _LOG.warning(
             "the cache has room for %d of %d shards (%s in all): rows of the others are read one by one, some 2,000 a "
