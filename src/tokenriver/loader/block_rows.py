@@ -65,6 +65,7 @@ class BlockRows:
         n_blocks = order.blocks_held(batch_size) + self._depth + _GROUP + batch_size
         n_blocks = min(n_blocks, -(-order.n_rows // order.block_rows))
         self._memory = np.empty((n_blocks * order.block_rows, self._row), reader.dtype)
+        self._ids = np.empty(order.block_rows * order.seq_len + 1, reader.dtype)
         self._places: dict[int, int] = {}
         self._blocks: list[int | None] = [None] * n_blocks
         self._free = list(range(n_blocks))
@@ -72,7 +73,6 @@ class BlockRows:
         self._used: list[NDArray[np.int64]] = []
         self._needed: dict[int, int] = {}
         self._done = 0
-        self._parts: dict[int, list[memoryview]] = {}
         self._coming: dict[int, Future[None] | Callable[[], None]] = {}
         self._asked: dict[int, Any] = {}
         self._crew = Crew(1, "tokenriver-blocks") if threaded else None
@@ -190,10 +190,18 @@ class BlockRows:
             self._asked |= dict.fromkeys(names.tolist(), self._reader.ask(names * size * t, counts * t + 1))
         for (block, place), count in zip(begun, counts.tolist(), strict=True):
             del blocks[block]
-            rows = self._memory[place * size :][:count]
-            read = partial(self._reader.read_block, block * size * t, rows, self._parts_of(place, rows))
-            self._coming[block] = read if self._crew is None else self._crew.submit(read)
             self._left[place] = count
+            read = partial(self._read, block, place, count)
+            self._coming[block] = read if self._crew is None else self._crew.submit(read)
+
+    def _read(self, block: int, place: int, count: int) -> None:
+        """Read a block's rows, each with the first id of the next."""
+        size, t = self._order.block_rows, self._order.seq_len
+        ids = self._ids[: count * t + 1]
+        self._reader.read(block * size * t, ids)
+        rows = self._memory[place * size :][:count]
+        rows[:, :-1] = ids[:-1].reshape(count, t)
+        rows[:, -1] = ids[t::t]
 
     def _is_idle(self, place: int) -> bool:
         """Whether no batch that is planned needs what a place holds."""
@@ -207,11 +215,3 @@ class BlockRows:
         del self._places[block], self._needed[block]
         self._blocks[place], self._left[place] = None, 1
         self._free.append(place)
-
-    def _parts_of(self, place: int, rows: NDArray[Any]) -> list[memoryview]:
-        """The bytes of a place's rows, as reads take them; made once, they take as long as reading into them."""
-        parts = self._parts.get(place)
-        if parts is None or len(parts) != len(rows):
-            *most, last = rows
-            parts = self._parts[place] = [row[:-1].data.cast("B") for row in most] + [last.data.cast("B")]
-        return parts

@@ -185,28 +185,6 @@ class TokenReader(OpenShards):
                     shards = where.shards[part]
                     self._read_inside(shards, where.offsets[part], rows.bytes[part], n_bytes * len(shards))
 
-    def read_block(self, start: int, rows: NDArray[Any], parts: Sequence[memoryview]) -> None:
-        """Fill row k of `rows` [n, T + 1] with the tokens from start + k·T on.
-
-        `parts` are the bytes of the rows without their last ids, but of the last row with it.
-        """
-        if self._pid != os.getpid():
-            self._renew()
-        n_rows, length = rows.shape
-        stop = start + n_rows * (length - 1) + 1
-        index = bisect_right(self._ends, start) - 1
-        done = 0
-        if self._uniform and not self.far and stop <= self._ends[index + 1]:
-            with self._lock:
-                offset = HEADER_BYTES + (start - self._ends[index]) * self.dtype.itemsize
-                done = _preadv(self._descriptor(index, time.monotonic()), parts, offset)
-        if done != (stop - start) * self.dtype.itemsize:
-            ids = np.empty(stop - start, self.dtype)
-            self.read(start, ids)
-            rows[:, :-1] = ids[:-1].reshape(n_rows, -1)
-            rows[-1, -1] = ids[-1]
-        rows[:-1, -1] = rows[1:, 0]
-
     def locate(
         self, starts: NDArray[np.int64], sizes: NDArray[np.int64] | int
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
