@@ -5,7 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import OrderedDict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from tokenriver.errors import UsageError
 from tokenriver.loader.aligned import bos_aligned_rows
 from tokenriver.loader.order import permute
 from tokenriver.loader.packing import BEST_FIT_RULE, PACKINGS, best_fit_rows, count_best_fit_rows
-from tokenriver.loader.segments import Segments
+from tokenriver.loader.segments import Segments, join_segments
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -31,23 +31,14 @@ _KEPT_WINDOWS = 4
 _KEPT_EPOCHS = 3
 
 
-class _Pieces(NamedTuple):
-    """Pieces of documents in rows: each array int64 [n_pieces]. `slot` is a piece's first in its row, `offset` its
-    first token in the document, `size` its tokens."""
-
-    row: NDArray[np.int64]
-    slot: NDArray[np.int64]
-    document: NDArray[np.int64]
-    offset: NDArray[np.int64]
-    size: NDArray[np.int64]
-
-
 @dataclass(frozen=True, slots=True, eq=False)
 class _Window:
-    """A window's rows, and the documents (numbered in the split) that its own numbers mean."""
+    """A window's rows: where each one's pieces begin (int64 [n_rows + 1]), the pieces, and each piece's document,
+    numbered in the split."""
 
-    rows: WindowRows
-    documents: NDArray[np.int64]
+    bounds: NDArray[np.int64]
+    pieces: Segments
+    document: NDArray[np.int64]
 
 
 class PackedRows:
@@ -79,7 +70,7 @@ class PackedRows:
         self.packing, self.seq_len, self.order, self.seed = packing, seq_len, order, seed
         self.max_doc_len, self.window, self.base = max_doc_len, window, base
         self._finder = finder
-        self._bounds: OrderedDict[int, NDArray[np.int64]] = OrderedDict()
+        self._bounds: OrderedDict[int, list[int]] = OrderedDict()
         self._windows: OrderedDict[tuple[int, int], _Window] = OrderedDict()
 
     @property
@@ -100,34 +91,29 @@ class PackedRows:
 
     def n_rows(self, epoch: int) -> int:
         """Rows in an epoch."""
-        return int(self._row_bounds(epoch)[-1])
+        return self._row_bounds(epoch)[-1]
 
     def rows(self, epoch: int, first: int, count: int) -> Segments:
         """Rows [first, first + count) of an epoch, fewer at its end; numbered from 0."""
         return self.runs(epoch, [first], count)[0]
 
     def runs(self, epoch: int, firsts: list[int], count: int) -> tuple[Segments, list[int]]:
-        """`count` rows from each of `firsts` on, one after the other, and where each of these runs begins and ends.
-
-        Many at a time cost little more than one.
+        """`count` rows from each of `firsts` (ascending) on, one after the other, and where each of these runs begins
+        and ends. Many at a time cost little more than one.
         """
-        bounds = self._row_bounds(epoch).tolist()
-        parts: list[tuple[_Window, int, int, int]] = []
-        starts = [0]
-        for first in firsts:
-            stop, at = min(first + count, bounds[-1]), first
-            while at < stop:
-                w = bisect_right(bounds, at) - 1
-                end = min(stop, bounds[w + 1])
-                window, a, b = self._window(epoch, w), at - bounds[w], end - bounds[w]
-                if parts and parts[-1][0] is window and parts[-1][2] == a:
-                    window, a, _, begin = parts.pop()
-                else:
-                    begin = starts[-1] + at - first
-                parts.append((window, a, b, begin))
-                at = end
-            starts.append(starts[-1] + max(0, stop - first))
-        return self._segments(parts, starts[-1]), starts
+        bounds = self._row_bounds(epoch)
+        firsts_at = np.array(firsts, np.int64)
+        counts = np.clip(bounds[-1] - firsts_at, 0, count)
+        starts = np.zeros(len(firsts) + 1, np.int64)
+        np.cumsum(counts, out=starts[1:])
+        rows = np.arange(starts[-1]) + np.repeat(firsts_at - starts[:-1], counts)
+        parts, done = [], 0
+        while done < len(rows):  # once, but where a window ends
+            w = bisect_right(bounds, rows[done]) - 1
+            stop = int(np.searchsorted(rows, bounds[w + 1]))
+            parts.append(_rows_of(self._window(epoch, w), rows[done:stop] - bounds[w], at=done))
+            done = stop
+        return parts[0] if len(parts) == 1 else join_segments(parts, len(rows)), starts.tolist()
 
     def ledger(self, epoch: int, served_rows: int) -> dict[str, int]:
         """Where each token of the split goes in an epoch of which the first `served_rows` rows are served.
@@ -142,23 +128,23 @@ class PackedRows:
         bounds = self._row_bounds(epoch)
         for w in range(len(bounds) - 1):
             window = self._window(epoch, w)
-            n_served = min(max(served_rows - int(bounds[w]), 0), window.rows.n_rows)
-            parts = self._segments([(window, 0, n_served, 0)], n_served)
-            n_pieces = int(window.rows.bounds[n_served])
-            document = window.documents[window.rows.document[:n_pieces]]
-            inside += int((parts.size - 1).sum()) if self.packing == "best-fit" else 0
+            n_served = min(max(served_rows - bounds[w], 0), window.pieces.n_rows)
+            n_pieces = int(window.bounds[n_served])
+            document, inputs = window.document[:n_pieces], window.pieces.inputs[:n_pieces]
             if self.packing == "best-fit":
-                fresh = parts.begins & (parts.slot > 0)
+                size = window.pieces.size[:n_pieces]
+                inside += int((size - 1).sum())
+                fresh = window.pieces.begins[:n_pieces] & (window.pieces.slot[:n_pieces] > 0)
                 if documents.separator is not None:
                     first_trained += int(fresh.sum()) - int(documents.fragment and 0 in document[fresh])
-                padding += n_served * (self.seq_len + 1) - int(parts.size.sum())
+                padding += n_served * (self.seq_len + 1) - int(size.sum())
             else:
-                whole = parts.inputs == lengths[document]
+                whole = inputs == lengths[document]
                 inside += int((lengths[document] - 1).sum())
-                cropped += int(np.maximum(lengths[document] - parts.inputs - 1, 0).sum())
+                cropped += int(np.maximum(lengths[document] - inputs - 1, 0).sum())
                 if documents.separator is not None:
                     first_trained += int((whole & (document < documents.n - 1)).sum())
-                padding += n_served * self.seq_len - int(parts.inputs.sum())
+                padding += n_served * self.seq_len - int(inputs.sum())
         total = int(lengths.sum())
         unserved = total - documents.n - inside
         return {
@@ -169,19 +155,18 @@ class PackedRows:
             "padding": padding,
         }
 
-    def _row_bounds(self, epoch: int) -> NDArray[np.int64]:
-        """Rows before each window of an epoch, int64 [windows + 1]."""
+    def _row_bounds(self, epoch: int) -> list[int]:
+        """Rows before each window of an epoch, and at the end of the last."""
         key = 0 if self.order == "sequential" else epoch
         if key not in self._bounds:
             lengths = np.diff(self.documents.starts)
-            counts = [0]
+            bounds = [0]
             for w in range(-(-len(lengths) // self.window)):
                 part = lengths[self._order(key, w)]
-                if self.packing == "best-fit":
-                    counts.append(count_best_fit_rows(part, seq_len=self.seq_len))
-                else:
-                    counts.append(self._pack(part).n_rows)
-            self._bounds[key] = np.cumsum(np.array(counts, np.int64))
+                best_fit = self.packing == "best-fit"
+                n = count_best_fit_rows(part, seq_len=self.seq_len) if best_fit else self._pack(part).n_rows
+                bounds.append(bounds[-1] + n)
+            self._bounds[key] = bounds
             while len(self._bounds) > _KEPT_EPOCHS:
                 self._bounds.popitem(last=False)
         return self._bounds[key]
@@ -201,65 +186,93 @@ class PackedRows:
         key = (0 if self.order == "sequential" else epoch, window)
         found = self._windows.get(key)
         if found is None:
-            documents = self._order(*key)
-            starts = self.documents.starts
-            found = _Window(self._pack(starts[documents + 1] - starts[documents]), documents)
-            self._windows[key] = found
+            found = self._windows[key] = self._make_window(self._order(*key))
             while len(self._windows) > _KEPT_WINDOWS:
                 self._windows.popitem(last=False)
         return found
 
-    def _segments(self, parts: list[tuple[_Window, int, int, int]], n_rows: int) -> Segments:
-        """Pieces of rows [a, b) of each window, whose first is row `at` of the result."""
-        columns: list[list[NDArray[np.int64]]] = [[], [], [], [], []]
-        for window, a, b, at in parts:
-            rows = window.rows
-            k = slice(int(rows.bounds[a]), int(rows.bounds[b]))
-            row = np.repeat(np.arange(at, at + b - a), np.diff(rows.bounds[a : b + 1]))
-            documents = window.documents[rows.document[k]]
-            for column, values in zip(
-                columns, (row, rows.slot[k], documents, rows.offset[k], rows.size[k]), strict=True
-            ):
-                column.append(values)
-        pieces = _Pieces(*(np.concatenate(column) if column else np.zeros(0, np.int64) for column in columns))
+    def _make_window(self, documents: NDArray[np.int64]) -> _Window:
+        """The rows that these documents (numbered in the split) give, in this order."""
+        starts = self.documents.starts[documents]
+        lengths = self.documents.starts[documents + 1] - starts
+        rows = self._pack(lengths)
+        row = np.repeat(np.arange(rows.n_rows), np.diff(rows.bounds))
+        document = documents[rows.document]
         if self.packing == "best-fit":
-            return self._best_fit(n_rows, pieces)
-        return self._bos_aligned(n_rows, pieces)
+            pieces = self._best_fit(rows, row, document, starts[rows.document])
+        else:
+            pieces = self._bos_aligned(rows, row, document, starts[rows.document], lengths[rows.document])
+        return _Window(rows.bounds, pieces, document)
 
-    def _best_fit(self, n_rows: int, pieces: _Pieces) -> Segments:
+    def _best_fit(
+        self, rows: WindowRows, row: NDArray[np.int64], document: NDArray[np.int64], start: NDArray[np.int64]
+    ) -> Segments:
         documents = self.documents
-        row, slot, document, offset, size = pieces
         # The target behind a piece is the next piece's first token: a separator, unless none is known.
-        follows = np.append(row[1:] == row[:-1], False)
-        separated = documents.separator is not None
-        border = follows & (np.append(document[1:] == 0, False) & documents.fragment if separated else True)
-        inputs = np.minimum(size, self.seq_len - slot)
-        return Segments(
-            n_rows,
-            row,
-            slot,
-            documents.starts[document] + offset + self.base,
-            size,
-            inputs,
-            offset == 0,
-            border,
-            np.zeros((0, 3), np.int64),
-        )
+        border = np.zeros(len(row), np.bool_)
+        np.equal(row[1:], row[:-1], out=border[:-1])
+        if documents.separator is not None:
+            border[:-1] &= (document[1:] == 0) & documents.fragment
+        inputs = np.minimum(rows.size, self.seq_len - rows.slot)
+        start = start + rows.offset + self.base
+        begins = rows.offset == 0
+        return Segments(rows.n_rows, row, rows.slot, start, rows.size, inputs, begins, border, _NO_PATCHES)
 
-    def _bos_aligned(self, n_rows: int, pieces: _Pieces) -> Segments:
+    def _bos_aligned(
+        self,
+        rows: WindowRows,
+        row: NDArray[np.int64],
+        document: NDArray[np.int64],
+        start: NDArray[np.int64],
+        length: NDArray[np.int64],
+    ) -> Segments:
         documents = self.documents
-        row, slot, document, _, inputs = pieces
-        start = documents.starts[document]
-        stop = documents.starts[document + 1]
-        cut = start + inputs < stop
-        final = np.append(row[1:] != row[:-1], True) if len(row) else np.zeros(0, np.bool_)
-        follows = stop < documents.starts[-1]
+        inputs = rows.size
+        cut = inputs < length
+        final = np.zeros(len(row), np.bool_)
+        final[rows.bounds[1:] - 1] = True
+        follows = document < documents.n - 1
         # A row's last piece brings its last target along; a piece cut inside a row gets it as a patch.
         size = inputs + (final & (cut | follows))
         patched = np.flatnonzero(cut & ~final)
         patches = np.stack(
-            [row[patched], slot[patched] + inputs[patched] - 1, start[patched] + inputs[patched] + self.base], axis=1
+            [row[patched], rows.slot[patched] + inputs[patched] - 1, start[patched] + inputs[patched] + self.base],
+            axis=1,
         )
         border = ~cut if documents.separator is None else ~cut & ~follows
         begins = np.ones(len(row), np.bool_)
-        return Segments(n_rows, row, slot, start + self.base, size, inputs, begins, border, patches)
+        return Segments(rows.n_rows, row, rows.slot, start + self.base, size, inputs, begins, border, patches)
+
+
+_NO_PATCHES = np.zeros((0, 3), np.int64)
+
+
+def _rows_of(window: _Window, rows: NDArray[np.int64], *, at: int) -> Segments:
+    """The pieces of these rows of a window (ascending), as rows from `at` on."""
+    pieces = window.pieces
+    row, k = _runs(window.bounds[rows], window.bounds[rows + 1])
+    patches = pieces.patches
+    if len(patches):
+        edges = np.searchsorted(patches[:, 0], [rows, rows + 1])
+        patched, found = _runs(*edges)
+        patches = patches[found]
+        patches[:, 0] = patched + at
+    return Segments(
+        len(rows),
+        row + at,
+        pieces.slot[k],
+        pieces.start[k],
+        pieces.size[k],
+        pieces.inputs[k],
+        pieces.begins[k],
+        pieces.border[k],
+        patches,
+    )
+
+
+def _runs(first: NDArray[np.int64], stop: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The numbers first[k] … stop[k] − 1 for every k, one run after the other, and the k of each."""
+    n = stop - first
+    ends = np.cumsum(n)
+    k = np.repeat(np.arange(len(n)), n)
+    return k, np.arange(len(k)) + (first - ends + n)[k]

@@ -5,7 +5,8 @@ Only what depends on the ids themselves is left to each step: reading, checking,
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -25,13 +26,13 @@ class Prepared(NamedTuple):
     `starts[k]` on over shards, put to `places[k]`). Pieces end to end fill the buffer, with zeros of gaps[k] =
     (pieces before, bytes) between. `first_ids` are the places that a separator must have, `first_tokens` the tokens
     they come from. `short` are (row, leading targets that count) where not all do, `border_targets` those inside that
-    do not. `borders` are where documents begin in the inputs, None where they are not asked for.
+    do not. `borders` (int32) are where documents begin in the inputs, and B · T; None where they are not asked for.
     """
 
     n_rows: int
-    shards: list[int]
-    offsets: list[int]
-    sizes: list[int]
+    shards: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+    sizes: NDArray[np.int64]
     gaps: list[tuple[int, int]]
     starts: NDArray[np.int64]
     places: NDArray[np.int64]
@@ -40,17 +41,19 @@ class Prepared(NamedTuple):
     first_tokens: NDArray[np.int64]
     short: list[tuple[int, int]]
     border_targets: NDArray[np.int64]
-    borders: NDArray[np.int64] | None
+    borders: NDArray[np.int32] | None
     patches: NDArray[np.int64]
 
     def mask(self, n_rows: int, seq_len: int) -> NDArray[np.bool_] | None:
         """Which targets count, bool [n_rows, T]; None when all do."""
         if not self.short and not len(self.border_targets):
             return None
-        mask = np.ones((n_rows, seq_len), np.bool_)
+        mask = np.empty((n_rows, seq_len), np.bool_)
+        mask.fill(True)  # half of what np.ones takes
         for row, n in self.short:
             mask[row, n:] = False
-        mask.reshape(-1)[self.border_targets] = False
+        if len(self.border_targets):
+            mask.reshape(-1)[self.border_targets] = False
         return mask
 
 
@@ -70,66 +73,70 @@ def prepare(
     `shared_slots` says that rows have T + 1 slots, so the last token of one has no target; `join` reads pieces as
     one that lie end to end both in the stream and in the buffer.
     """
-    b, t, width = batch_size, seq_len, seq_len + 1
+    b, t, width, itemsize = batch_size, seq_len, seq_len + 1, reader.dtype.itemsize
     n_steps = len(bounds) - 1
     edges = np.searchsorted(rows.row, bounds)
     step = np.repeat(np.arange(n_steps), np.diff(edges))
     all_rows = rows.row + (np.arange(n_steps) * b - bounds[:-1])[step]  # counted as if every step had B rows
     places = all_rows * width + rows.slot
     # Pieces are in order of row and slot, so a row's last piece says how far it is filled.
-    last = np.flatnonzero(np.append(all_rows[1:] != all_rows[:-1], True))[: len(all_rows)]
+    last = _lasts(all_rows)
     filled, used = np.zeros(n_steps * b, np.int64), np.zeros(n_steps * b, np.int64)
-    filled[all_rows[last]] = rows.slot[last] + rows.size[last]
-    used[all_rows[last]] = rows.slot[last] + rows.inputs[last]
+    in_row = all_rows[last]
+    filled[in_row] = rows.slot[last] + rows.size[last]
+    used[in_row] = rows.slot[last] + rows.inputs[last]
     short = _by_step(np.maximum(filled - 1, 0) if shared_slots else used, t, n_steps, b)
     begins = np.flatnonzero(rows.begins)
-    begin_edges = np.searchsorted(begins, edges)
-    border_targets, border_edges = _border_targets(rows, step, bounds, edges, t)
-    borders, document_edges = _borders(rows, all_rows, used, n_steps, b, t) if marks else (None, np.zeros(0, np.int64))
     starts, sizes, read_places, read_edges = rows.start, rows.size, places, edges
     if join and len(starts):
         starts, sizes, read_places, read_edges = _joined(starts, sizes, places, step, edges)
     shards, offsets, crosses = reader.locate(starts, sizes)
-    crossing = np.diff(np.searchsorted(np.flatnonzero(crosses), read_edges)) > 0
-    gaps = _gaps(filled, read_places, read_edges, width, b, reader.dtype.itemsize)
-    patches, patch_edges = _patches(rows, bounds)
-    read_places = read_places - np.repeat(np.arange(n_steps) * (b * width), np.diff(read_edges))
-    lists = [values.tolist() for values in (shards, offsets, sizes * reader.dtype.itemsize)]
-    first_places, first_tokens = places[begins], rows.start[begins]
-    first_places -= step[begins] * (b * width)
-    found = []
-    for k in range(n_steps):
-        a, z = int(read_edges[k]), int(read_edges[k + 1])
-        own = slice(begin_edges[k], begin_edges[k + 1])
-        found.append(
-            Prepared(
-                bounds[k + 1] - bounds[k],
-                lists[0][a:z],
-                lists[1][a:z],
-                lists[2][a:z],
-                gaps[k],
-                starts[a:z],
-                read_places[a:z],
-                bool(crossing[k]),
-                first_places[own],
-                first_tokens[own],
-                short[k],
-                border_targets[border_edges[k] : border_edges[k + 1]],
-                None if borders is None else borders[document_edges[k] : document_edges[k + 1]],
-                patches[patch_edges[k] : patch_edges[k + 1]],
-            )
-        )
-    return found
+    n_bytes = sizes * itemsize
+    gaps = _gaps(filled, read_places, read_edges, width, b, itemsize)
+    of_step = np.repeat(np.arange(n_steps) * (b * width), np.diff(read_edges))
+    parts = (
+        np.diff(bounds).tolist(),
+        _cut(shards, read_edges),
+        _cut(offsets, read_edges),
+        _cut(n_bytes, read_edges),
+        gaps,
+        _cut(starts, read_edges),
+        _cut(read_places - of_step, read_edges),
+        (np.diff(np.searchsorted(np.flatnonzero(crosses), read_edges)) > 0).tolist(),
+        _cut(places[begins] - step[begins] * (b * width), begin_edges := np.searchsorted(begins, edges)),
+        _cut(rows.start[begins], begin_edges),
+        short,
+        _cut(*_border_targets(rows, step, bounds, edges, t)),
+        _cut(*_borders(rows, all_rows, used, n_steps, b, t)) if marks else [None] * n_steps,
+        _cut(*_patches(rows, bounds)),
+    )
+    return list(map(Prepared, *parts))
+
+
+def _cut(values: NDArray[Any], edges: NDArray[np.int64]) -> list[NDArray[Any]]:
+    """The values between each two edges."""
+    bounds = edges.tolist()
+    return [values[a:z] for a, z in pairwise(bounds)]
+
+
+def _lasts(keys: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Where the last of each run of equal keys stands."""
+    differs = np.empty(len(keys), np.bool_)
+    differs[-1:] = True
+    np.not_equal(keys[1:], keys[:-1], out=differs[:-1])
+    return np.flatnonzero(differs)
 
 
 def _border_targets(
     rows: Segments, step: NDArray[np.int64], bounds: list[int], edges: NDArray[np.int64], seq_len: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The targets inside rows that do not count, as places in their step, and where each step's begin."""
-    target = rows.slot + rows.inputs - 1
-    border = np.flatnonzero(rows.border & (rows.inputs > 0) & (target < seq_len))
+    border = np.flatnonzero(rows.border)
+    target = rows.slot[border] + rows.inputs[border] - 1
+    inside = (rows.inputs[border] > 0) & (target < seq_len)
+    border, target = border[inside], target[inside]
     own_rows = rows.row[border] - np.array(bounds, np.int64)[step[border]]
-    return own_rows * seq_len + target[border], np.searchsorted(border, edges)
+    return own_rows * seq_len + target, np.searchsorted(border, edges)
 
 
 def _patches(rows: Segments, bounds: list[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -142,16 +149,22 @@ def _patches(rows: Segments, bounds: list[int]) -> tuple[NDArray[np.int64], NDAr
 
 def _borders(
     rows: Segments, all_rows: NDArray[np.int64], used: NDArray[np.int64], n_steps: int, batch_size: int, seq_len: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Where documents, and a row's padding, begin in the inputs of each step, and where each step's begin in these."""
-    padding = np.flatnonzero(used < seq_len)
-    borders = (all_rows * seq_len + rows.slot)[rows.inputs > 0]
-    if len(padding):
-        borders = np.sort(np.concatenate([borders, padding * seq_len + used[padding]]), kind="stable")
+) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+    """Where documents, and a row's padding, begin in the inputs of each step, and the step's B · T behind them; and
+    where each step's begin in these."""
     per_step = batch_size * seq_len
-    edges = np.searchsorted(borders, np.arange(n_steps + 1) * per_step)
-    borders -= np.repeat(np.arange(n_steps) * per_step, np.diff(edges))
-    return borders, edges
+    # All steps' inputs end to end, with one place more for each step's end, so that every border has its own.
+    ends = np.arange(1, n_steps + 1) * (per_step + 1)
+    padding = np.flatnonzero(used < seq_len)
+    more = np.concatenate([padding * seq_len + used[padding] + padding // batch_size, ends - 1])
+    kept = rows.inputs > 0
+    found = all_rows * seq_len + rows.slot + all_rows // batch_size
+    borders = np.concatenate([found if kept.all() else found[kept], more])
+    borders.sort(kind="stable")  # three ascending runs: next to nothing
+    edges = np.zeros(n_steps + 1, np.int64)
+    edges[1:] = np.searchsorted(borders, ends)
+    borders -= np.repeat(ends - (per_step + 1), np.diff(edges))
+    return borders.astype(np.int32), edges
 
 
 def _joined(

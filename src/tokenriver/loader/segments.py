@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["Segments", "cumulative_lengths", "merge_segments", "positions"]
+__all__ = ["Segments", "cumulative_lengths", "join_segments", "merge_segments", "positions"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,50 +39,43 @@ class Segments:
     patches: NDArray[np.int64]
 
 
+_COLUMNS = [column.name for column in fields(Segments) if column.name != "n_rows"]
+_NONE, _NO = np.zeros(0, np.int64), np.zeros(0, np.bool_)
+_EMPTY = Segments(0, _NONE, _NONE, _NONE, _NONE, _NONE, _NO, _NO, np.zeros((0, 3), np.int64))
+
+
+def join_segments(parts: Sequence[Segments], n_rows: int) -> Segments:
+    """The pieces of all parts, one after the other, whose rows are numbered together already."""
+    columns = ([getattr(part, name) for part in (_EMPTY, *parts)] for name in _COLUMNS)
+    return Segments(n_rows, *map(np.concatenate, columns))
+
+
 def merge_segments(parts: Sequence[tuple[Segments, NDArray[np.int64]]], n_rows: int) -> Segments:
     """Rows of several sources in one batch: `parts` are (segments, the batch's row for each of their rows)."""
-    row = np.concatenate([rows[s.row] for s, rows in parts])
-    order = np.argsort(row, kind="stable")
-    patches = []
+    renumbered = []
     for s, rows in parts:
-        patch = s.patches.copy()
-        patch[:, 0] = rows[patch[:, 0]]
-        patches.append(patch)
-
-    def joined(name: str) -> NDArray[np.int64]:
-        values: NDArray[np.int64] = np.concatenate([getattr(s, name) for s, _ in parts])[order]
-        return values
-
-    return Segments(
-        n_rows,
-        row[order],
-        joined("slot"),
-        joined("start"),
-        joined("size"),
-        joined("inputs"),
-        joined("begins").astype(np.bool_),
-        joined("border").astype(np.bool_),
-        np.concatenate(patches),
-    )
+        patches = s.patches.copy()
+        patches[:, 0] = rows[patches[:, 0]]
+        renumbered.append(replace(s, row=rows[s.row], patches=patches))
+    joined = join_segments(renumbered, n_rows)
+    order = np.argsort(joined.row, kind="stable")
+    return replace(joined, **{name: getattr(joined, name)[order] for name in _COLUMNS if name != "patches"})
 
 
-def cumulative_lengths(borders: NDArray[np.int64], total: int, *, length: int | None) -> NDArray[np.int32]:
-    """Borders of documents in `total` inputs laid end to end as int32 [documents + 1], from 0 to `total`.
+def cumulative_lengths(borders: NDArray[np.int32], *, length: int | None) -> NDArray[np.int32]:
+    """Borders of documents, with the end of the last, int32 [documents + 1], in memory of their own.
 
-    With `length`, of that many numbers: the rest repeat `total`. Raises UsageError when they do not fit.
+    With `length`, of that many numbers: the rest repeat the last. Raises UsageError when they do not fit.
     """
-    found = np.empty(len(borders) + 1, np.int32)
-    found[:-1] = borders
-    found[-1] = total
     if length is None:
-        return found
-    if len(found) > length:
+        return borders.copy()
+    if len(borders) > length:
         raise UsageError(
-            f"a batch has {len(found) - 1:,} documents, but cu_seqlens={length} holds {length - 1:,}; make it larger, "
-            "or True for as many numbers as each batch needs"
+            f"a batch has {len(borders) - 1:,} documents, but cu_seqlens={length} holds {length - 1:,}; make it "
+            "larger, or True for as many numbers as each batch needs"
         )
-    fixed = np.full(length, total, np.int32)
-    fixed[: len(found)] = found
+    fixed = np.full(length, borders[-1], np.int32)
+    fixed[: len(borders)] = borders
     return fixed
 
 

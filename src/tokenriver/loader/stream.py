@@ -84,7 +84,7 @@ class Rows:
     def hold(self, content: bytes | None) -> None:
         """Let `array` be these bytes, as they are, instead of the buffer's own memory; None: the memory again."""
         if content is not None:
-            self.array = np.frombuffer(content, self._memory.dtype).reshape(self._memory.shape)
+            self.array = np.ndarray(self._memory.shape, self._memory.dtype, content)
         elif self.array is not self._memory:
             self.array = self._memory
         self.parts.clear()
@@ -212,37 +212,47 @@ class TokenReader(OpenShards):
         """Read the pieces of packed rows into the flat buffer, in order."""
         if self._pid != os.getpid():
             self._renew()
-        with self._lock:
-            if pieces.crosses:
-                rows.hold(None)
-                rows.flat[:] = 0
-                width = self.dtype.itemsize
+        if pieces.crosses:
+            rows.hold(None)
+            rows.flat[:] = 0
+            with self._lock:
                 for start, place, size in zip(
-                    pieces.starts.tolist(), pieces.places.tolist(), pieces.sizes, strict=True
+                    pieces.starts.tolist(),
+                    pieces.places.tolist(),
+                    (pieces.sizes // self.dtype.itemsize).tolist(),
+                    strict=True,
                 ):
-                    self._read(start, rows.flat[place : place + size // width])
-                return
+                    self._read(start, rows.flat[place : place + size])
+            return
+        # Lists made here and now are in the cache when `map` walks them; made with 127 other steps' they are not.
+        shards, sizes, offsets = pieces.shards.tolist(), pieces.sizes.tolist(), pieces.offsets.tolist()
+        rows.hold(None)  # first, so that the memory of the last batch's bytes becomes this one's
+        with self._lock:
             # As bytes and joined: a hundred slices of a buffer to read into would take 30 µs longer.
-            parts: list[bytes] = []
-            for begin in range(0, len(pieces.shards), self._max_open):
-                part = slice(begin, begin + self._max_open)
-                parts += self._read_pieces(pieces.shards[part], pieces.sizes[part], pieces.offsets[part])
-        for before, n_bytes in reversed(pieces.gaps):
-            parts.insert(before, bytes(n_bytes))
-        rows.hold(b"".join(parts))
+            parts = self._read_pieces(shards, sizes, offsets)
+            content = b"".join(_spaced(parts, pieces.gaps))
+            if len(content) != rows.view.nbytes:
+                self._complete(parts, shards, sizes, offsets)
+                content = b"".join(_spaced(parts, pieces.gaps))
+        rows.hold(content)
 
     def _read_pieces(self, index: list[int], sizes: list[int], offsets: list[int]) -> list[bytes]:
-        """Pieces that each lie in one shard, one system call each."""
-        now = time.monotonic()
-        opened = {i: self._descriptor(i, now) for i in set(index)}
-        parts = list(map(_pread, [opened[i] for i in index], sizes, offsets))
-        if list(map(len, parts)) != sizes:
-            for k, size in enumerate(sizes):
-                if len(parts[k]) != size:
-                    whole = bytearray(size)
-                    self._read_bytes(index[k], offsets[k], memoryview(whole))
-                    parts[k] = bytes(whole)
-        return parts
+        """Pieces that each lie in one shard, one system call each; some may come back short."""
+        now, wanted = time.monotonic(), set(index)
+        if len(wanted) > self._max_open:
+            half = len(index) // 2
+            parts = self._read_pieces(index[:half], sizes[:half], offsets[:half])
+            return parts + self._read_pieces(index[half:], sizes[half:], offsets[half:])
+        opened = {i: self._descriptor(i, now) for i in wanted}
+        return list(map(_pread, map(opened.__getitem__, index), sizes, offsets))
+
+    def _complete(self, parts: list[bytes], index: list[int], sizes: list[int], offsets: list[int]) -> None:
+        """Read again what came back short, which says what is wrong where it is again."""
+        for k, size in enumerate(sizes):
+            if len(parts[k]) != size:
+                whole = bytearray(size)
+                self._read_bytes(index[k], offsets[k], memoryview(whole))
+                parts[k] = bytes(whole)
 
     def _read_inside(
         self, index: list[int], offsets: list[int], buffers: list[list[memoryview]], expected: int
@@ -290,6 +300,16 @@ class TokenReader(OpenShards):
                 self._check_size(index, offset + len(view))
                 raise IntegrityError(f"{self.shards[index].path}: a read at byte {offset:,} came back empty; try again")
             view, offset = view[n:], offset + n
+
+
+def _spaced(parts: list[bytes], gaps: list[tuple[int, int]]) -> list[bytes]:
+    """The parts with zeros between them: (parts before, bytes) each, ascending."""
+    if not gaps:
+        return parts
+    spaced = parts.copy()
+    for before, n_bytes in reversed(gaps):
+        spaced.insert(before, bytes(n_bytes))
+    return spaced
 
 
 def open_reader(
