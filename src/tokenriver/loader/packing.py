@@ -7,7 +7,6 @@ any row is found from its window alone. The same lengths always give the same ro
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import chain
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -52,12 +51,16 @@ def best_fit_rows(lengths: NDArray[np.int64], *, seq_len: int) -> WindowRows:
     cut documents share a row, the first one of the second. Pieces overlap by one token, so every token but the first
     is a target. A row stands where its opening document stands in the order. `lengths` int64 [n], each at least 1.
     """
+    _keep_freed_memory()
     room = seq_len + 1
     long = np.flatnonzero(lengths > room)
     short = np.flatnonzero(lengths <= room)
     n_full, rest, tail, head, opened, counts = _cut(lengths, long, room)
     n_bits = len(lengths).bit_length()
-    by_length = _joined_sort(room - lengths[short], short, n_bits, own=True)
+    missing = room - lengths[short]
+    if room.bit_length() + n_bits < 32:
+        missing = missing.astype(np.int32)  # sorts in half the time
+    by_length = _joined_sort(missing, short, n_bits, own=True)
     by_length &= (1 << n_bits) - 1
     steps, n_new = pack_equal_lengths(counts, room, opened=np.bincount(opened, minlength=room + 1).tolist())
     n_bins = len(opened) + n_new
@@ -123,6 +126,16 @@ def count_best_fit_rows(lengths: NDArray[np.int64], *, seq_len: int) -> int:
     return int(n_full.sum()) + len(opened) + n_new
 
 
+def _keep_freed_memory() -> None:
+    """Have the C library keep what is freed here for the next window, up to 32 MiB, by freeing 16 MiB untouched.
+
+    glibc gives free memory back to the system when there is more of it than twice the largest block that was ever
+    freed (up to a limit). A window's arrays are 10 MB in blocks of up to 1: to have them zeroed and mapped anew, page
+    by page, took 8 of a window's 25 ms. Other C libraries have other rules, and lose nothing.
+    """
+    np.empty(1 << 24, np.uint8)
+
+
 def _cut(
     lengths: NDArray[np.int64], long: NDArray[np.int64], room: int
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], list[int]]:
@@ -134,7 +147,7 @@ def _cut(
     rest = lengths[long] - n_full * (room - 1)  # 2 … T + 1 tokens, the one shared with a full row among them
     tail, head = _pair_rests(rest, room)
     opened = room - rest[tail] - np.where(head >= 0, rest[head], 0) if len(long) else rest
-    counts = np.bincount(lengths, minlength=room + 1)[: room + 1].tolist()
+    counts = np.bincount(np.minimum(lengths, room + 1), minlength=room + 1)[: room + 1].tolist()
     return n_full, rest, tail, head, opened, counts
 
 
@@ -178,21 +191,19 @@ def _pair_rests(rest: NDArray[np.int64], room: int) -> tuple[NDArray[np.int64], 
     return np.where(swap, head, tail), np.where(swap, tail, head)
 
 
-def pack_equal_lengths(
-    counts: list[int], room: int, *, opened: list[int]
-) -> tuple[list[tuple[int, int, int, int]], int]:
+def pack_equal_lengths(counts: list[int], room: int, *, opened: list[int]) -> tuple[list[int], int]:
     """Best fit in decreasing order, as steps for items of equal length, and the number of new rows.
 
     `counts[l]` items have length l, at most `room`; `opened[r]` rows are there with r slots left. Each item goes to a
-    row with the least room that is enough, else to a new one. A step (left, n, each, rest): n rows with `left` slots
-    (`room`: new ones, an opened row is never empty) take `each` items more, which leaves `rest`. A few steps for each
-    length that occurs do for any number of items (13 M items/s in windows of 131,072).
+    row with the least room that is enough, else to a new one. A step is four numbers, left, n, each, rest: n rows with
+    `left` slots (`room`: new ones, an opened row is never empty) take `each` items more, which leaves `rest`. A few
+    steps for each length that occurs do for any number of items (13 M items/s in windows of 131,072).
     """
     rows_with = list(opened)
-    rooms = 0  # bit r is set where a row has r slots left
-    for left, n in enumerate(opened):
-        rooms |= bool(n and left) << left
-    steps, n_new = [], 0
+    bits = [0, *(1 << left for left in range(1, room + 1))]  # a row without room is not looked for again
+    rooms = sum(bit for bit, n in zip(bits, opened, strict=True) if n)  # bit r is set where a row has r slots left
+    steps: list[int] = []
+    n_new = 0
     for length in range(room, 0, -1):
         count = counts[length]
         if not count:
@@ -204,32 +215,35 @@ def pack_equal_lengths(
             lowest = enough & -enough
             left = lowest.bit_length() + length - 1
             there, each = rows_with[left], left // length
-            n, each = (1, count) if count < each else (min(there, count // each), each)
+            if count < each:
+                n, each = 1, count
+            else:
+                n = count // each
+                if n > there:  # min() costs as much as the rest of a line
+                    n = there
             if n == there:
                 enough ^= lowest
             rows_with[left] = there - n
             count -= n * each
             rest = left - each * length
-            steps.append((left, n, each, rest))
-            if rest:
-                rows_with[rest] += n
-                rests |= 1 << rest
-        each = room // length
+            steps += (left, n, each, rest)
+            rows_with[rest] += n
+            rests |= bits[rest]
         while count:
-            n, each = (1, count) if count < each else (count // each, each)
+            each = min(count, room // length)
+            n = count // each
             n_new += n
             count -= n * each
             rest = room - each * length
-            steps.append((room, n, each, rest))
-            if rest:
-                rows_with[rest] += n
-                rests |= 1 << rest
+            steps += (room, n, each, rest)
+            rows_with[rest] += n
+            rests |= bits[rest]
         rooms |= enough << length | rests
     return steps, n_new
 
 
 def _follow(
-    steps: list[tuple[int, int, int, int]], room: int, opened: NDArray[np.int64]
+    steps: list[int], room: int, opened: NDArray[np.int64]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
     """What `steps` do, when rows [0, len(opened)) have `opened` slots left: the rows that take items, in their order
     (largest first), how many items each takes, and which of them are new rows.
@@ -237,7 +251,7 @@ def _follow(
     Rows with equal room wait in a queue. So the k-th row that is taken from those with r slots left is the k-th that
     came to have r, and who follows whom is known without following the steps one by one.
     """
-    left, groups, each, rest = np.fromiter(chain.from_iterable(steps), np.int64, 4 * len(steps)).reshape(-1, 4).T
+    left, groups, each, rest = np.array(steps, np.int64).reshape(-1, 4).T
     n_opened, is_new = len(opened), left == room
     # A node is a row at a step that takes items; those of a step lie side by side, behind the opened rows by room.
     by_room = _joined_sort(opened, np.arange(n_opened), n_opened.bit_length())
