@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from collections import deque
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from packing_cases import SEPARATOR, joined, write_documents
 
 from tokenriver import IntegrityError, ResumeError, TrainLoader, UsageError, write_shard
+from tokenriver.loader import stream
 from tokenriver.loader.aligned import bos_aligned_rows
 from tokenriver.loader.packing import best_fit_rows, count_best_fit_rows
 from tokenriver.loader.trace import trace_step
@@ -324,6 +326,42 @@ def test_an_index_that_does_not_fit_the_ids_is_an_error_that_names_the_place(tmp
     loader = open_loader(paths, "before", packing="best-fit")
     with pytest.raises(IntegrityError, match=r"token 11 begins a document.*tokenriver index"):
         list(loader)
+
+
+def test_pieces_of_many_shards_are_read_through_few_descriptors_and_again_where_a_read_comes_back_short(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths, _ = write_documents(tmp_path, [5, 3, 9, 30] * 15, shards=12)
+    for packing in ("best-fit", "bos-aligned"):
+        words: dict[str, Any] = {"packing": packing, "batch_size": 4}
+        expected = [(b.inputs.tolist(), b.targets.tolist()) for b in open_loader(paths, "before", **words)]
+        loader = open_loader(paths, "before", **words)
+        loader.reader._max_open = 3
+        assert [(b.inputs.tolist(), b.targets.tolist()) for b in loader] == expected
+        assert len(loader.reader._open) <= 3
+        with monkeypatch.context() as patched:
+            patched.setattr(stream, "_pread", lambda file, size, at: os.pread(file, max(1, size // 2), at))
+            again = [(b.inputs.tolist(), b.targets.tolist()) for b in open_loader(paths, "before", **words)]
+        assert again == expected
+
+
+def test_rows_of_several_windows_are_those_of_each_window(tmp_path: Path) -> None:
+    """Many rows at a time, from any first ones on, are the rows that are asked for one by one."""
+    rng = np.random.default_rng(11)
+    paths, _ = write_documents(tmp_path, rng.integers(1, 40, 90).tolist())
+    for packing, max_doc_len in MODES:
+        loader = open_loader(paths, "before", packing=packing, max_doc_len=max_doc_len, window=13)
+        (packed,) = loader._setup.packed
+        n = packed.n_rows(0)
+        for firsts, count in (([0], n), ([0, 3, 9, n - 2, n, n + 5], 4), ([2], 0), (list(range(0, n, 3)), 3)):
+            many, starts = packed.runs(0, firsts, count)
+            wanted = [row for first in firsts for row in range(first, min(first + count, n))]
+            assert (many.n_rows, starts[-1]) == (len(wanted), len(wanted))
+            for at, row in enumerate(wanted):
+                one = packed.rows(0, row, 1)
+                for name in ("slot", "start", "size", "inputs", "begins", "border"):
+                    assert getattr(many, name)[many.row == at].tolist() == getattr(one, name).tolist()
+                assert many.patches[many.patches[:, 0] == at, 1:].tolist() == one.patches[:, 1:].tolist()
 
 
 def test_another_packing_is_refused_by_name(tmp_path: Path) -> None:

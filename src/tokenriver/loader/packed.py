@@ -250,12 +250,15 @@ _NO_PATCHES = np.zeros((0, 3), np.int64)
 def _rows_of(window: _Window, rows: NDArray[np.int64], *, at: int) -> Segments:
     """The pieces of these rows of a window (ascending), as rows from `at` on."""
     pieces = window.pieces
-    row, k = _runs(window.bounds[rows], window.bounds[rows + 1])
+    row, found = _runs(window.bounds[rows], window.bounds[rows + 1])
+    # One rank's rows follow each other: then views will do.
+    together = len(rows) and rows[-1] - rows[0] == len(rows) - 1
+    k = slice(int(found[0]), int(found[-1]) + 1) if together else found
     patches = pieces.patches
     if len(patches):
         edges = np.searchsorted(patches[:, 0], [rows, rows + 1])
         patched, found = _runs(*edges)
-        patches = patches[found]
+        patches = patches[found]  # a copy
         patches[:, 0] = patched + at
     return Segments(
         len(rows),

@@ -115,6 +115,8 @@ def prepare(
 
 def _cut(values: NDArray[Any], edges: NDArray[np.int64]) -> list[NDArray[Any]]:
     """The values between each two edges."""
+    if not len(values):
+        return [values] * (len(edges) - 1)
     bounds = edges.tolist()
     return [values[a:z] for a, z in pairwise(bounds)]
 

@@ -244,7 +244,7 @@ class TokenReader(OpenShards):
             parts = self._read_pieces(index[:half], sizes[:half], offsets[:half])
             return parts + self._read_pieces(index[half:], sizes[half:], offsets[half:])
         opened = {i: self._descriptor(i, now) for i in wanted}
-        return list(map(_pread, map(opened.__getitem__, index), sizes, offsets))
+        return list(map(_pread, [opened[i] for i in index], sizes, offsets))
 
     def _complete(self, parts: list[bytes], index: list[int], sizes: list[int], offsets: list[int]) -> None:
         """Read again what came back short, which says what is wrong where it is again."""
