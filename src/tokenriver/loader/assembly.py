@@ -38,6 +38,7 @@ class Assembly:
         self._setup, self.data, self.plan, self.reader, self.dtype = setup, setup.data, setup.plan, reader, dtype
         self.batch_size, self.seq_len = setup.plan.batch_size, setup.plan.seq_len
         separator = self.data.separator_id if self.data.separator_position == "before" else None
+        # What each document begins with, as it lies in a buffer.
         self._begin = None if separator is None else _as_bytes(separator, reader.dtype)
         self._marks, self._fixed_length = setup.packer.marks, setup.packer.fixed_length
         self._marked = self._marks or setup.packer.packing != "concat"

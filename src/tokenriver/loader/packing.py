@@ -219,7 +219,7 @@ def pack_equal_lengths(counts: list[int], room: int, *, opened: list[int]) -> tu
                 n, each = 1, count
             else:
                 n = count // each
-                if n > there:  # min() costs as much as the rest of a line
+                if n > there:  # a call of min() takes longer than both lines
                     n = there
             if n == there:
                 enough ^= lowest
