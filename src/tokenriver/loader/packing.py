@@ -200,8 +200,9 @@ def pack_equal_lengths(counts: list[int], room: int, *, opened: list[int]) -> tu
     steps for each length that occurs do for any number of items (13 M items/s in windows of 131,072).
     """
     rows_with = list(opened)
-    bits = [0, *(1 << left for left in range(1, room + 1))]  # a row without room is not looked for again
-    rooms = sum(bit for bit, n in zip(bits, opened, strict=True) if n)  # bit r is set where a row has r slots left
+    rooms = 0  # bit r is set where a row has r slots left
+    for left, n in enumerate(opened):
+        rooms |= bool(n and left) << left
     steps: list[int] = []
     n_new = 0
     for length in range(room, 0, -1):
@@ -227,8 +228,9 @@ def pack_equal_lengths(counts: list[int], room: int, *, opened: list[int]) -> tu
             count -= n * each
             rest = left - each * length
             steps += (left, n, each, rest)
-            rows_with[rest] += n
-            rests |= bits[rest]
+            if rest:
+                rows_with[rest] += n
+                rests |= 1 << rest
         while count:
             each = min(count, room // length)
             n = count // each
@@ -236,8 +238,9 @@ def pack_equal_lengths(counts: list[int], room: int, *, opened: list[int]) -> tu
             count -= n * each
             rest = room - each * length
             steps += (room, n, each, rest)
-            rows_with[rest] += n
-            rests |= bits[rest]
+            if rest:
+                rows_with[rest] += n
+                rests |= 1 << rest
         rooms |= enough << length | rests
     return steps, n_new
 
