@@ -17,8 +17,9 @@ from positions import write_data_set
 from tokenriver import IntegrityError, TrainLoader, write_shard
 from tokenriver.loader import stream
 from tokenriver.loader.order import ORDERS
+from tokenriver.loader.rows import Rows
 from tokenriver.loader.source import resolve
-from tokenriver.loader.stream import Rows, TokenReader
+from tokenriver.loader.stream import TokenReader
 from tokenriver.shards.header import ShardHeader
 
 DataSet = Callable[..., Path]

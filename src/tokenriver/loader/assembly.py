@@ -12,17 +12,18 @@ from tokenriver.loader.block_rows import BlockRows
 from tokenriver.loader.plan import Plan
 from tokenriver.loader.prepared import Prepared, prepare
 from tokenriver.loader.recycle import Recycled
+from tokenriver.loader.rows import Located, Rows
 from tokenriver.loader.segments import cumulative_lengths
-from tokenriver.loader.stream import Located, Rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
+    from tokenriver.loader.rows import Reads
     from tokenriver.loader.segments import Segments
     from tokenriver.loader.setup import Setup
-    from tokenriver.loader.stream import Reads, TokenReader
+    from tokenriver.loader.stream import TokenReader
 
 __all__ = ["Assembly", "Item"]
 

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tokenriver.loader.prepared import Prepared
-    from tokenriver.loader.stream import Located
+    from tokenriver.loader.rows import Located
 
 __all__ = ["Batch", "Marks", "Raw"]
 

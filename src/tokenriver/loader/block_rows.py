@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tokenriver.cache.crew import Crew
-from tokenriver.loader.stream import Located
+from tokenriver.loader.rows import Located
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -21,7 +21,8 @@ if TYPE_CHECKING:
 
     from tokenriver.loader.assembly import Item
     from tokenriver.loader.block_order import BlockOrder
-    from tokenriver.loader.stream import Rows, TokenReader
+    from tokenriver.loader.rows import Rows
+    from tokenriver.loader.stream import TokenReader
 
 __all__ = ["BlockRows", "InBlocks"]
 

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
 
     from tokenriver.loader.order import Order
     from tokenriver.loader.ranges import Range
+    from tokenriver.loader.rows import Located, Reads, Rows
     from tokenriver.loader.source import ShardFile
-    from tokenriver.loader.stream import Located, Reads, Rows
 
 __all__ = ["CachedReader"]
 

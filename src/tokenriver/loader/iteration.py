@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from tokenriver.loader.assembly import Item
     from tokenriver.loader.batch import Batch, Raw
-    from tokenriver.loader.stream import Rows
+    from tokenriver.loader.rows import Rows
     from tokenriver.loader.train import TrainLoader
 
 __all__ = ["Batches", "Iteration"]

@@ -10,13 +10,13 @@ from __future__ import annotations
 import os
 import time
 from bisect import bisect_right
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from tokenriver.errors import IntegrityError
 from tokenriver.loader.open_shards import MAX_OPEN, OpenShards
+from tokenriver.loader.rows import Located, Span
 from tokenriver.loader.shard_parts import parts_of_range
 from tokenriver.shards.header import HEADER_BYTES
 
@@ -25,17 +25,14 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tokenriver.loader.block_rows import InBlocks
     from tokenriver.loader.order import Order
     from tokenriver.loader.prepared import Prepared
+    from tokenriver.loader.rows import Reads, Rows
     from tokenriver.loader.source import ShardFile
 
-__all__ = ["MAX_OPEN", "SHARDS_AHEAD", "Located", "Reads", "Rows", "Span", "TokenReader", "open_reader"]
+__all__ = ["MAX_OPEN", "SHARDS_AHEAD", "TokenReader", "open_reader"]
 
 Item = TypeVar("Item")
-Reads = tuple["NDArray[np.int64]", "NDArray[np.int64]"]
-"""First tokens and numbers of tokens of the ranges of the stream that a batch is read from."""
-
 SHARDS_AHEAD = 5
 """How many shards it pays to `expect`: the one at hand, and those fetched ahead."""
 
@@ -59,52 +56,6 @@ def _seek_and_get(descriptor: int, size: int, offset: int) -> bytes:
 
 _preadv: Callable[[int, Sequence[Any], int], int] = getattr(os, "preadv", seek_and_read)
 _pread: Callable[[int, int, int], bytes] = getattr(os, "pread", _seek_and_get)
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """Tokens [start, stop) of one shard, counted from the shard's first id."""
-
-    shard: ShardFile
-    start: int
-    stop: int
-
-
-class Rows:
-    """A buffer for rows of raw ids: `array` [n_rows, length], `flat` [n_rows · length], both the same memory, `view`
-    its bytes, and `bytes` those of each row."""
-
-    def __init__(self, n_rows: int, length: int, dtype: np.dtype[Any], *, memory: NDArray[Any] | None = None) -> None:
-        self._memory = self.array = np.zeros((n_rows, length), dtype) if memory is None else memory
-        self.flat = self.array.reshape(-1)
-        self.view = self.flat.data.cast("B")
-        self.parts: dict[bool, tuple[NDArray[Any], NDArray[Any]]] = {}
-        self.bytes = [[row.data.cast("B")] for row in self.array]
-
-    def hold(self, content: bytes | None) -> None:
-        """Let `array` be these bytes, as they are, instead of the buffer's own memory; None: the memory again."""
-        if content is not None:
-            self.array = np.ndarray(self._memory.shape, self._memory.dtype, content)
-        elif self.array is not self._memory:
-            self.array = self._memory
-        self.parts.clear()
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Located:
-    """Where a batch's rows of T + 1 ids are: `starts` int64 [rows], their first tokens in the stream.
-
-    They are read as ranges of `length` ids each, range k from byte `offsets[k]` of shard `shards[k]`: the rows, or all
-    of them at once where they lie end to end. `inside`: no range needs two shards, or widening. `held`: where they are
-    taken from instead, in a block-shuffled order.
-    """
-
-    starts: NDArray[np.int64]
-    length: int
-    shards: list[int]
-    offsets: list[int]
-    inside: bool
-    held: InBlocks | None = None
 
 
 class TokenReader(OpenShards):

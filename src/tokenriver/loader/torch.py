@@ -16,7 +16,7 @@ from tokenriver.errors import MissingDependencyError, ResumeError, UsageError
 from tokenriver.loader.batch import Batch, Marks, Raw
 from tokenriver.loader.iteration import Iteration
 from tokenriver.loader.prepared import Prepared
-from tokenriver.loader.stream import Rows
+from tokenriver.loader.rows import Rows
 from tokenriver.loader.train import TrainLoader
 
 try:

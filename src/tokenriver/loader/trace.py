@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tokenriver.loader.stream import Span
+    from tokenriver.loader.rows import Span
     from tokenriver.loader.train import TrainLoader
 
 __all__ = ["DocumentPart", "RowTrace", "Separator", "trace_step"]

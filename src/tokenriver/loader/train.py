@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from tokenriver.loader.mixture import Mixture, MixtureRows
     from tokenriver.loader.order import Order
     from tokenriver.loader.packing import Packing
+    from tokenriver.loader.rows import Rows
     from tokenriver.loader.source import Source
-    from tokenriver.loader.stream import Rows
 
 __all__ = ["TrainLoader"]
 
