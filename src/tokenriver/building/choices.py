@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+import msgspec
+
 from tokenriver.building.plan import Cutting
 from tokenriver.building.records import Origin, Separator
 from tokenriver.corpus.documents import peek_fields
@@ -52,7 +54,9 @@ def arrange_sources(origin: Origin, rule: SplitRule, options: BuildOptions) -> O
     reading, sources = options.reading(), origin.sources
     if reading.json_arrays or any(s.kind == "array" for s in sources):
         sources = [
-            replace(s, kind=found[0]) if (found := kind_of(s.name, reading)) is not None and found[0] != s.kind else s
+            msgspec.structs.replace(s, kind=found[0])
+            if (found := kind_of(s.name, reading)) is not None and found[0] != s.kind
+            else s
             for s in sources
         ]
     n_val = rule.count if rule.kind == "first-files" else None

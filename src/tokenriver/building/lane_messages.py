@@ -9,9 +9,10 @@ from __future__ import annotations
 import pickle
 import socket
 import struct
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 
 from tokenriver.corpus.blocks import RawBlock, Segment
@@ -70,7 +71,9 @@ def unpack_block(message: Any, buffers: list[Any], sources: Sequence[Source]) ->
     """Back from `pack_block`."""
     left = iter(buffers)
     segments = [Segment(i, sources[i], start, end, payload, line) for i, start, end, payload, line in message]
-    return RawBlock(tuple(s if s.payload is not None else replace(s, payload=next(left)) for s in segments))
+    return RawBlock(
+        tuple(s if s.payload is not None else msgspec.structs.replace(s, payload=next(left)) for s in segments)
+    )
 
 
 def send(to: socket.socket, message: Any, beside: Sequence[Any] = ()) -> None:

@@ -7,9 +7,10 @@ out never depends on where the blocks are cut.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn
 
+import msgspec
 import numpy as np
 
 from tokenriver.batches import TextBatch
@@ -52,8 +53,7 @@ class Position(NamedTuple):
     offset: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Segment:
+class Segment(msgspec.Struct, frozen=True, eq=False, gc=False):
     """A run of whole records of one source: [start, end) in the source's own unit.
 
     `payload` is bytes-like for JSONL and text, a pyarrow RecordBatch for Parquet. `first_line` is the number (from
@@ -76,7 +76,7 @@ class Segment:
         """The part of it before an offset that is a border between records."""
         n = offset - self.start
         payload = self.payload.slice(0, n) if self.source.kind == "parquet" else memoryview(self.payload)[:n].tobytes()
-        return replace(self, end=offset, payload=payload)
+        return msgspec.structs.replace(self, end=offset, payload=payload)
 
     def place(self, offset: int) -> str:
         """Where a record is, for an error: "FILE:LINE (byte OFFSET)", or "FILE: row ROW" (from 0) for Parquet."""

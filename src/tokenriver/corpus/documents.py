@@ -148,12 +148,12 @@ def _read_blocks(
                 if data:
                     on_raw(index, data)
                 on_raw(index, b"")
+            if size + len(data) > block_bytes:  # small files fill a block: each costs 2 ms, whatever is in it
+                yield RawBlock(tuple(pending))
+                pending, size = [], 0
             if data:
                 pending.append(Segment(index, sources[index], 0, len(data), data))
                 size += len(data)
-                if 2 * size >= block_bytes:
-                    yield RawBlock(tuple(pending))
-                    pending, size = [], 0
             continue
         tap = _tap(on_raw, index)
         cut: Iterable[Segment]
@@ -164,6 +164,9 @@ def _read_blocks(
         else:
             cut = files.segments(index)
         for segment in _clip(cut, limit):
+            if pending and size + segment.n_bytes > block_bytes:
+                yield RawBlock(tuple(pending))
+                pending, size = [], 0
             pending.append(segment)
             size += segment.n_bytes
             if 2 * size >= block_bytes:  # a run cut inside a file is a little shorter than a block, and stays alone

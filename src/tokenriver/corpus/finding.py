@@ -9,9 +9,10 @@ import glob
 import os
 import stat
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from tokenriver.corpus.kinds import KINDS, holds_documents, is_json, kind_if_found, require_kind
 from tokenriver.corpus.manifest import CORPUS_MANIFEST, is_corpus, read_corpus_manifest
@@ -91,19 +92,19 @@ def _file_source(file: str, name: str, kind: Kind, compression: Compression) -> 
 
 
 def _directory_files(directory: Path) -> Iterator[Source]:
-    found: list[tuple[tuple[str, ...], tuple[Kind, Compression]]] = []
+    found: dict[str, tuple[Kind, Compression]] = {}  # by the parts of the path, joined by what sorts them as a tuple's
     for folder, subfolders, files in os.walk(directory, onerror=_raise):
         subfolders[:] = [name for name in subfolders if not name.startswith((".", "_"))]
-        parts = Path(folder).relative_to(directory).parts
+        above = "".join(part + "\0" for part in Path(folder).relative_to(directory).parts)
         for name in files:
             kind = None if name.startswith((".", "_")) else kind_if_found(name)
             if kind is not None:
-                found.append(((*parts, name), kind))
+                found[above + name] = kind
     if not found:
         raise CorpusError(f"{directory}: no documents in this directory; expected files ending in {', '.join(KINDS)}")
     root = os.path.join(directory, "")  # noqa: PTH118 - a Path a file costs, with ten thousand
-    for parts, kind in sorted(found):
-        yield _file_source(root + os.sep.join(parts), "/".join(parts), *kind)  # noqa: PTH118
+    for parts in sorted(found):  # as tuples they would sort in ten times the time
+        yield _file_source(root + parts.replace("\0", os.sep), parts.replace("\0", "/"), *found[parts])
 
 
 def _raise(error: OSError) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from tokenriver.errors import CorpusError, IntegrityError, ResumeError
 from tokenriver.files import sha256_file
@@ -20,16 +21,14 @@ __all__ = ["InputFacts", "InputMark", "check_known", "hash_source", "other_input
 _READ_BYTES = 1 << 20
 
 
-@dataclass(frozen=True, slots=True)
-class InputFacts:
+class InputFacts(msgspec.Struct, frozen=True, gc=False):
     """Size of an input file in bytes and its SHA-256 in hex (of the file as it is, compressed or not)."""
 
     n_bytes: int
     sha256: str
 
 
-@dataclass(frozen=True, slots=True)
-class InputMark:
+class InputMark(msgspec.Struct, frozen=True):
     """SHA-256 in hex of the first `n_bytes` of a source: by it a build that goes on knows its input again."""
 
     source_index: int

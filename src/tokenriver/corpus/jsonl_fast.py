@@ -58,12 +58,24 @@ def parse_fast(segments: list[Segment], options: SourceOptions) -> DocumentBlock
 
 def _join(segments: list[Segment]) -> tuple[Any, NDArray[np.int64], NDArray[np.int64]]:
     """One buffer of all lines without BOMs, where each segment begins in it, and what leads to source offsets."""
+    if len(segments) == 1:
+        skip, payload = bom_bytes(segments[0]), segments[0].payload
+        start = np.array([segments[0].start + skip], np.int64)
+        return memoryview(payload)[skip:] if skip else payload, np.zeros(1, np.int64), start
+    payloads = [segment.payload for segment in segments]
+    edges = np.zeros(len(payloads) + 1, np.int64)
+    np.cumsum([len(payload) for payload in payloads], out=edges[1:])
+    data = b"".join(payloads)
+    array = np.frombuffer(data, np.uint8)
+    if (array[edges[1:] - 1] == 10).all() and not (array[edges[:-1]] == BOM[0]).any():
+        return data, edges[:-1], np.array([segment.start for segment in segments], np.int64) - edges[:-1]
+    return _join_one_by_one(segments)
+
+
+def _join_one_by_one(segments: list[Segment]) -> tuple[Any, NDArray[np.int64], NDArray[np.int64]]:
+    """The same where BOMs are left out or newlines added."""
     skips = [bom_bytes(segment) for segment in segments]
-    if len(segments) == 1 and not skips[0]:
-        return segments[0].payload, np.zeros(1, np.int64), np.array([segments[0].start], np.int64)
     views = [memoryview(segment.payload)[skip:] for segment, skip in zip(segments, skips, strict=True)]
-    if len(views) == 1:
-        return views[0], np.zeros(1, np.int64), np.array([segments[0].start + skips[0]], np.int64)
     pieces: list[Any] = []
     bounds, shifts, total = [], [], 0
     for segment, skip, view in zip(segments, skips, views, strict=True):

@@ -46,7 +46,7 @@ SHARD_NAME = re.compile(r"corpus-\d{5}\.(jsonl\.zst|parquet)(\.part)?")
 """Names of corpus shards, finished or not."""
 
 
-class CorpusFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class CorpusFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=False):
     """One file: its name relative to the corpus, documents taken from it, size in bytes, SHA-256 of it in hex."""
 
     name: str

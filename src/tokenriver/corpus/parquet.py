@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from functools import partial
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
+from msgspec.structs import replace
 
 from tokenriver.batches import TextBatch
 from tokenriver.corpus.blocks import SPLIT_VALUES, DocumentBlock, Segment, Verdict, bad_split

@@ -27,11 +27,12 @@ class InputProgress:
     def __init__(self, sources: Sequence[Source]) -> None:
         self._sources = sources
         self._before = [0, *accumulate(source.n_bytes or 0 for source in sources)]
-        self._read: dict[int, int] = {}
+        self._read = {i: 0 for i, source in enumerate(sources) if source.compression or source.stream is not None}
 
     def tap(self, source_index: int, chunk: bytes) -> None:
-        """Count bytes read of a source."""
-        self._read[source_index] = self._read.get(source_index, 0) + len(chunk)
+        """Count bytes read of a source whose offsets do not tell."""
+        if source_index in self._read:
+            self._read[source_index] += len(chunk)
 
     def bytes_done(self, position: Position) -> int:
         """Bytes of the input files before a position; for compressed files what has been read, a few blocks ahead."""
@@ -42,8 +43,8 @@ class InputProgress:
         size = source.n_bytes or 0
         if source.kind == "parquet":
             done = size * offset // max(1, _rows(source))
-        elif source.compression or source.stream is not None:
-            done = self._read.get(index, 0)
+        elif index in self._read:
+            done = self._read[index]
         else:
             done = offset
         return self._before[index] + (min(done, size) if source.stream is None else done)

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import glob
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from tokenriver.corpus.kinds import KINDS, holds_documents, require_kind
 from tokenriver.corpus.manifest import CORPUS_MANIFEST, corpus_directory, read_corpus_manifest

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import shutil
 from contextlib import nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from tokenriver.building.build import build_together
 from tokenriver.building.options import BuildOptions

@@ -41,7 +41,7 @@ class TokenizerRecord(msgspec.Struct, kw_only=True):
     separator_position: Literal["before", "after"] = "before"
 
 
-class InputRecord(msgspec.Struct, kw_only=True):
+class InputRecord(msgspec.Struct, kw_only=True, gc=False):
     """One input file: where it was (absolute, or its URL without credentials; "-" is standard input), its name in the
     corpus, and its bytes.
     """
