@@ -1,5 +1,6 @@
 """The command `tokenriver`, also as `python -m tokenriver`; Ctrl-C while it is still importing is one line too."""
 
+import gc
 import sys
 
 __all__ = ["main"]
@@ -7,6 +8,7 @@ __all__ = ["main"]
 
 def main() -> int:
     """Run the command line and return its exit code."""
+    gc.set_threshold(100_000, *gc.get_threshold()[1:])  # looking for garbage in what is being imported takes 0.1 s
     try:
         from tokenriver.cli import main as run
     except KeyboardInterrupt:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["TextBatch", "TokenBatch", "places_of_true", "positions_of"]
+__all__ = ["TextBatch", "TokenBatch", "distinct", "places_of_true", "positions_of"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -109,6 +109,16 @@ class TokenBatch:
     def lengths(self) -> NDArray[np.int64]:
         """Tokens of each document, int64 [n]."""
         return np.diff(self.offsets)
+
+
+def distinct(values: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """The distinct values of an ascending array, and how many there are of each, int64.
+
+    np.unique would sort them, and for its first answer load masked arrays, for 50 ms.
+    """
+    starts = np.flatnonzero(values[1:] != values[:-1]) + 1
+    edges = np.concatenate([np.zeros(min(1, len(values)), np.int64), starts, np.array([len(values)], np.int64)])
+    return values[edges[:-1]], np.diff(edges)
 
 
 _PIECE = 1 << 20

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tokenriver.batches import TextBatch
+from tokenriver.batches import TextBatch, distinct
 from tokenriver.building.special_texts import SpecialTexts
 from tokenriver.corpus.documents import parse_block
 from tokenriver.corpus.ranges import TEXT_BYTES
@@ -62,7 +62,7 @@ class EncodedBlock:
     def first(self, n: int) -> EncodedBlock:
         """The block's first n documents; what was counted of the whole block stays as it is."""
         sources = np.repeat(list(self.source_documents), list(self.source_documents.values()))[:n]
-        found, n_documents = np.unique(sources, return_counts=True)
+        found, n_documents = distinct(sources)
         return replace(
             self,
             source_documents=dict(zip(found.tolist(), n_documents.tolist(), strict=True)),
@@ -159,7 +159,7 @@ class BlockEncoder:
             bounds = np.append(bounds[:-1][leaves_trace], bounds[-1])
             given = None if given is None else given[leaves_trace]
             lengths = lengths[leaves_trace]
-        found, n_documents = np.unique(block.source_indices[leaves_trace], return_counts=True)
+        found, n_documents = distinct(block.source_indices[leaves_trace])
         return EncodedBlock(
             start=start,
             end=end,
@@ -210,7 +210,7 @@ class BlockEncoder:
             return {}
         whole = self._expected_bytes or end.offset
         wanted = min(n, -(-int(texts.offsets[-1] - texts.offsets[0]) * self._verify_sample // max(1, whole)))
-        chosen = np.unique((np.arange(wanted) + 0.5) * n // max(wanted, 1)).astype(np.int64)
+        chosen = ((np.arange(wanted) + 0.5) * n // max(wanted, 1)).astype(np.int64)
         return {i: texts[i] for i in chosen[texts.lengths[chosen] <= _SAMPLE_BYTES].tolist()}
 
     def _compare_sample(self, block: DocumentBlock, tokens: TokenBatch, sample: dict[int, bytes]) -> int:

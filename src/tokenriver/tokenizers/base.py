@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["Backend", "Texts", "Tokenizer", "as_text_batch", "checked_ids", "encoder_failure"]
+__all__ = ["Backend", "Texts", "Tokenizer", "as_text_batch", "checked_ids", "encoder_failure", "token_batch"]
 
 Backend = Literal["fast", "reference"]
 Texts: TypeAlias = "Sequence[str | bytes] | TextBatch"
@@ -118,6 +118,13 @@ def as_text_batch(texts: Texts) -> TextBatch:
                 else f"document {i} is not Unicode text: {error}"
             ) from None
     return TextBatch.from_texts(pieces)
+
+
+def token_batch(ids: list[NDArray[np.uint32]]) -> TokenBatch:
+    """One batch of a list of id arrays, all counted as the reference's."""
+    offsets = np.zeros(len(ids) + 1, np.int64)
+    np.cumsum([len(one) for one in ids], out=offsets[1:])
+    return TokenBatch(np.concatenate([np.zeros(0, np.uint32), *ids]), offsets, len(ids))
 
 
 def checked_ids(ids: ArrayLike, *, vocab_size: int) -> NDArray[np.int64]:

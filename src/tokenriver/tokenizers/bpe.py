@@ -12,18 +12,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import tokenizers
 
-from tokenriver.batches import TextBatch, TokenBatch
 from tokenriver.errors import TokenizerError
 from tokenriver.tokenizers.alphabet import BYTE_TO_CHAR, CHAR_TO_BYTE, bytes_of_all
-from tokenriver.tokenizers.base import encoder_failure
+from tokenriver.tokenizers.base import encoder_failure, token_batch
 from tokenriver.tokenizers.checked import CheckedTokenizer, FastPath, Vocabulary
 from tokenriver.tokenizers.fast import FastEncoder
+from tokenriver.tokenizers.marked import MARK
 from tokenriver.tokenizers.suspects import SuspectFinder
 from tokenriver.tokenizers.unicode_suspects import code_points_with_bytes, nfc, numeric, unassigned
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
+    from tokenriver.batches import TextBatch, TokenBatch
     from tokenriver.tokenizers.base import Backend
 
 __all__ = [
@@ -93,13 +92,6 @@ class HuggingFaceReference:
         return token_batch([np.array(e.ids, np.uint32) for e in encodings])
 
 
-def token_batch(ids: list[NDArray[np.uint32]]) -> TokenBatch:
-    """One batch of a list of id arrays, all counted as the reference's."""
-    offsets = np.zeros(len(ids) + 1, np.int64)
-    np.cumsum([len(one) for one in ids], out=offsets[1:])
-    return TokenBatch(np.concatenate([np.zeros(0, np.uint32), *ids]), offsets, len(ids))
-
-
 def hugging_face_tokenizer(
     spec: dict[str, Any],
     raw: bytes,
@@ -163,19 +155,24 @@ def fast_path(spec: dict[str, Any]) -> FastPath:
         suspects |= numeric()
     if spec.get("normalizer") and not spec["model"].get("byte_fallback"):
         suspects |= nfc()
+    mark_id = None if spec["model"].get("byte_fallback") else 1 + max([*_model_ids(slim).values(), *_added_ids(spec)])
+    if mark_id is not None:
+        slim = {**slim, "added_tokens": [*slim["added_tokens"], {"id": mark_id, "content": MARK, **_PLAIN_SPECIAL}]}
     text = json.dumps(slim, ensure_ascii=False)
     return FastPath(
-        FastEncoder(lambda: load_gigatoken(text)),
+        FastEncoder(lambda: load_gigatoken(text), mark_id=mark_id),
         SuspectFinder(suspects),
-        f"gigatoken {version('gigatoken')}",
         cuts_at_space=not spec["model"].get("byte_fallback")
         and not any(" " in t["content"] for t in slim["added_tokens"]),
         cut_digits=cut_digits,
     )
 
 
-def _has_space(added_tokens: list[dict[str, Any]]) -> bool:
-    return any(" " in token["content"] for token in added_tokens)
+_PLAIN_SPECIAL = {"special": True, "single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+
+
+def _added_ids(spec: dict[str, Any]) -> list[int]:
+    return [int(token["id"]) for token in spec.get("added_tokens") or []]
 
 
 def load_gigatoken(tokenizer_json: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from importlib.metadata import version
 from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
@@ -81,10 +82,14 @@ class FastPath:
 
     encoder: Encoder
     suspects: Suspects
-    version: str
     cuts_at_space: bool
     cut_digits: bool = False
     anchors: bool = False
+
+    @property
+    def version(self) -> str:
+        """Library and version, asked for only when something is done: what it is read with takes 10 ms to load."""
+        return f"gigatoken {version('gigatoken')}"
 
     def encode(self, batch: TextBatch, *, parallel: bool) -> TokenBatch:
         """Ids of every text, right for those without a suspect."""

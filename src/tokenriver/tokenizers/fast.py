@@ -8,6 +8,7 @@ with it.
 
 from __future__ import annotations
 
+import sys
 import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ import numpy as np
 
 from tokenriver.batches import TokenBatch
 from tokenriver.tokenizers.base import encoder_failure
+from tokenriver.tokenizers.marked import encode_marked
 from tokenriver.tokenizers.memory import resident_bytes
 
 if TYPE_CHECKING:
@@ -38,6 +40,12 @@ _WORTH_ANOTHER = 64 << 20
 """Bytes of text for which threads waited after which a second encoder is made (making one takes as long, 0.2 s); each
 further one takes as many more, so that short builds on many cores make few."""
 
+_MARKED_BYTES = 64 << 20
+"""Bytes of text that are encoded with marks (marked.py) before awkward is worth its import."""
+
+_MARK_BYTES = 256
+"""What a mark costs, as bytes of text."""
+
 _BLIND_BYTES = 512 << 20
 """Bytes of text after which it is replaced where the process cannot tell its size."""
 
@@ -47,16 +55,20 @@ class FastEncoder:
 
     One encoder encodes for one thread (0.10 holds a lock meanwhile), so threads that shared it would take turns. All
     are made again when the process has grown by too much: `cache_budget` for one, half as much for each further one.
+    `mark_id`: the id by which they know the mark of marked.py, if they do.
     """
 
     def __init__(
         self,
         make: Callable[[], Any],
         *,
+        mark_id: int | None = None,
         cache_budget: int = CACHE_BUDGET,
         memory: Callable[[], int | None] = resident_bytes,
     ) -> None:
         self._make = make
+        self._mark_id = mark_id
+        self._marked_bytes = 0
         self._cache_budget = cache_budget
         self._memory = memory
         self._idle = [make()]
@@ -75,14 +87,21 @@ class FastEncoder:
         n_bytes = int(batch.offsets[-1] - batch.offsets[0])
         with self._encoder(n_bytes) as encoder:
             try:
-                layout = encoder.encode_batch(_awkward(batch), parallel=parallel).layout
+                tokens = self._with_marks(encoder, batch, n_bytes) if not parallel else None
+                if tokens is None:
+                    tokens = _with_awkward(encoder, batch, parallel=parallel)
             except BaseException as error:
                 raise encoder_failure(error) from error
             del encoder  # or it outlives its replacement
-        offsets: NDArray[np.int64] = layout.offsets.data
-        ids: NDArray[np.uint32] = layout.content.data
         self._watch(n_bytes)
-        return TokenBatch(ids[: int(offsets[-1])], offsets)
+        return tokens
+
+    def _with_marks(self, encoder: Any, batch: TextBatch, n_bytes: int) -> TokenBatch | None:
+        """Ids of every text without awkward; None where it is there, or worth its import, or a text holds the mark."""
+        if self._mark_id is None or self._marked_bytes + n_bytes > _MARKED_BYTES or "awkward" in sys.modules:
+            return None
+        self._marked_bytes += n_bytes + _MARK_BYTES * len(batch)
+        return encode_marked(encoder, batch, self._mark_id)
 
     @contextmanager
     def _encoder(self, n_bytes: int) -> Iterator[Any]:
@@ -141,11 +160,15 @@ class FastEncoder:
         return size - self._baseline >= budget
 
 
-def _awkward(batch: TextBatch) -> Any:
-    """The batch as an awkward array of bytestrings, without a copy."""
-    import awkward as ak  # 0.4 s, which those who only decode, or have others encode, need not wait for
+def _with_awkward(encoder: Any, batch: TextBatch, *, parallel: bool) -> TokenBatch:
+    """Ids of every text; the batch goes in as an array of bytestrings, without a copy."""
+    import awkward as ak  # 0.3 s, which those who encode little, or have others encode, need not wait for
 
     content = ak.contents.NumpyArray(batch.data, parameters={"__array__": "byte"})
-    return ak.Array(
+    texts = ak.Array(
         ak.contents.ListOffsetArray(ak.index.Index64(batch.offsets), content, parameters={"__array__": "bytestring"})
     )
+    layout = encoder.encode_batch(texts, parallel=parallel).layout
+    offsets: NDArray[np.int64] = layout.offsets.data
+    ids: NDArray[np.uint32] = layout.content.data
+    return TokenBatch(ids[: int(offsets[-1])], offsets)

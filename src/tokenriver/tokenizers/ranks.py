@@ -22,10 +22,10 @@ import tiktoken
 
 from tokenriver.errors import TokenizerError
 from tokenriver.tokenizers.alphabet import BYTE_TO_CHAR, bytes_of_all
-from tokenriver.tokenizers.base import Backend, encoder_failure
-from tokenriver.tokenizers.bpe import token_batch
+from tokenriver.tokenizers.base import Backend, encoder_failure, token_batch
 from tokenriver.tokenizers.checked import CheckedTokenizer, FastPath, Vocabulary
 from tokenriver.tokenizers.fast import FastEncoder
+from tokenriver.tokenizers.marked import MARK
 from tokenriver.tokenizers.separator import choose_separator
 from tokenriver.tokenizers.suspects import SuspectFinder
 from tokenriver.tokenizers.unicode_suspects import unassigned
@@ -198,17 +198,16 @@ def rank_tokenizer(
     if backend == "reference":
         return CheckedTokenizer(vocabulary, reference, None)
     try:
-        encoder = FastEncoder(lambda: _load_fast(ranks, encoding))
+        encoder = FastEncoder(lambda: _load_fast(ranks, encoding, mark_id=len(table)), mark_id=len(table))
     except TokenizerError as error:
         warnings.warn(
             f"{where}: encoding with {reference.version} alone, which is slower, because {error}", stacklevel=2
         )
         return CheckedTokenizer(vocabulary, reference, None)
-    fast = FastPath(encoder, SuspectFinder(unassigned()), f"gigatoken {version('gigatoken')}", cuts_at_space=True)
-    return CheckedTokenizer(vocabulary, reference, fast)
+    return CheckedTokenizer(vocabulary, reference, FastPath(encoder, SuspectFinder(unassigned()), cuts_at_space=True))
 
 
-def _load_fast(ranks: dict[bytes, int], encoding: Encoding) -> Any:
+def _load_fast(ranks: dict[bytes, int], encoding: Encoding, *, mark_id: int) -> Any:
     """gigatoken reads ranks from a .tiktoken file only, so they are written to one."""
     import gigatoken
 
@@ -216,7 +215,7 @@ def _load_fast(ranks: dict[bytes, int], encoding: Encoding) -> Any:
         path = Path(folder) / "ranks.tiktoken"
         path.write_bytes(render_tiktoken(ranks))
         try:
-            return gigatoken.Tokenizer.from_tiktoken(path, encoding.scheme, {})
+            return gigatoken.Tokenizer.from_tiktoken(path, encoding.scheme, {MARK: mark_id})
         except BaseException as error:
             raise encoder_failure(error) from error
 

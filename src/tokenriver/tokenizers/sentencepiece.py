@@ -14,8 +14,8 @@ import numpy as np
 import sentencepiece
 
 from tokenriver.errors import TokenizerError
-from tokenriver.tokenizers.base import Backend, encoder_failure
-from tokenriver.tokenizers.bpe import load_gigatoken, token_batch
+from tokenriver.tokenizers.base import Backend, encoder_failure, token_batch
+from tokenriver.tokenizers.bpe import load_gigatoken
 from tokenriver.tokenizers.byte_level_pieces import (
     ByteLevelPieces,
     ContractionFinder,
@@ -132,17 +132,15 @@ def _fast_path(model: ModelFile) -> FastPath:
     text = to_tokenizer_json(model)
     suspects = normalized(later_code_points(model.charsmap)) if model.charsmap else np.zeros(0x110000, np.bool_)
     whole = FastEncoder(lambda: load_gigatoken(text))
-    library = f"gigatoken {version('gigatoken')}"
     form = byte_level_form(model, _merges(model))
     settler = Settler(code_point_rules(model.charsmap))
     if form is None or not settler.is_settled:
-        return FastPath(whole, SuspectFinder(suspects), library, cuts_at_space=False)
+        return FastPath(whole, SuspectFinder(suspects), cuts_at_space=False)
     contractions = ContractionFinder(joined_pairs(model))
     words = FastEncoder(lambda: load_gigatoken(form.text))
     return FastPath(
         ByteLevelPieces(words, whole, form, settler, contractions),
         WordSuspects(suspects, settler, contractions),
-        library,
         cuts_at_space=False,
         anchors=True,
     )

@@ -93,15 +93,14 @@ def code_points_at(data: NDArray[np.uint8], leads: NDArray[np.int64]) -> NDArray
     return np.minimum(result, _N_CODE_POINTS - 1)
 
 
+_ENCODED = ((0xC0, 0x80, 0x800, 1), (0xE0, 0x800, 0x10000, 1 << 6), (0xF0, 0x10000, 0x110000, 1 << 12))
+"""Lead bytes from, code points from and up to, and how many of those have the same first two bytes."""
+
+
 def _pair_table(is_suspect: NDArray[np.bool_]) -> NDArray[np.bool_]:
     """bool [65536] by (lead << 8 | second byte): whether any code point that starts so is in the set."""
     table = np.zeros(1 << 16, np.bool_)
-    points = np.flatnonzero(is_suspect)
-    two, three, four = points < 0x800, (points >= 0x800) & (points < 0x10000), points >= 0x10000
-    p = points[two]
-    table[((0xC0 | (p >> 6)) << 8) | (0x80 | (p & 0x3F))] = True
-    p = points[three]
-    table[((0xE0 | (p >> 12)) << 8) | (0x80 | ((p >> 6) & 0x3F))] = True
-    p = points[four]
-    table[((0xF0 | (p >> 18)) << 8) | (0x80 | ((p >> 12) & 0x3F))] = True
+    for lead, start, stop, alike in _ENCODED:
+        first_two = start // alike + np.flatnonzero(is_suspect[start:stop].reshape(-1, alike).any(axis=1))
+        table[((lead | (first_two >> 6)) << 8) | 0x80 | (first_two & 0x3F)] = True
     return table

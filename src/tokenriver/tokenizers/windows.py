@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tokenriver.batches import TextBatch, TokenBatch
+from tokenriver.batches import TextBatch, TokenBatch, distinct
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -42,9 +42,9 @@ def suspect_windows(
     is_word_end = _IS_ASCII_SIGN if behind_ascii else _IS_WORD_END
     texts = np.searchsorted(batch.offsets, positions, side="right") - 1
     starts, stops = batch.offsets[texts], batch.offsets[texts + 1]
-    n_texts = len(np.unique(texts))
+    suspected = distinct(texts)[0]
     if cut:
-        bounds_of = [(int(batch.offsets[t]), int(batch.offsets[t + 1])) for t in np.unique(texts)]
+        bounds_of = [(int(batch.offsets[t]), int(batch.offsets[t + 1])) for t in suspected]
         cuts = np.concatenate([_safe_cuts(batch.data, a, b, is_word_end) for a, b in bounds_of])
         at = np.searchsorted(cuts, positions, side="right")
         padded = np.concatenate([[-1], cuts, [np.iinfo(np.int64).max]])
@@ -64,7 +64,7 @@ def suspect_windows(
     of_text = np.flatnonzero(order < len(batch.offsets))
     inside = np.searchsorted(starts, bounds[:-1], side="right") - 1
     is_suspect = (inside >= 0) & (bounds[:-1] < stops[np.maximum(inside, 0)]) & (np.diff(bounds) > 0)
-    return Windows(bounds, is_suspect, of_text, n_texts)
+    return Windows(bounds, is_suspect, of_text, len(suspected))
 
 
 _IS_ASCII_SIGN = np.zeros(256, np.bool_)
