@@ -40,7 +40,7 @@ _WORTH_ANOTHER = 64 << 20
 """Bytes of text for which threads waited after which a second encoder is made (making one takes as long, 0.2 s); each
 further one takes as many more, so that short builds on many cores make few."""
 
-_MARKED_BYTES = 64 << 20
+_MARKED_BYTES = 32 << 20
 """Bytes of text that are encoded with marks (marked.py) before awkward is worth its import."""
 
 _MARK_BYTES = 256
@@ -69,6 +69,8 @@ class FastEncoder:
         self._make = make
         self._mark_id = mark_id
         self._marked_bytes = 0
+        self._has_arrays = "awkward" in sys.modules
+        self._importing = threading.Lock()
         self._cache_budget = cache_budget
         self._memory = memory
         self._idle = [make()]
@@ -85,9 +87,14 @@ class FastEncoder:
         if len(batch) == 0:
             return TokenBatch(np.zeros(0, np.uint32), np.zeros(1, np.int64))
         n_bytes = int(batch.offsets[-1] - batch.offsets[0])
+        mark_id = None if parallel or self._has_arrays else self._mark_for(batch, n_bytes)
+        if mark_id is None:
+            import awkward  # noqa: F401 - 0.3 s, for which no encoder should be held
+
+            self._has_arrays = True
         with self._encoder(n_bytes) as encoder:
             try:
-                tokens = self._with_marks(encoder, batch, n_bytes) if not parallel else None
+                tokens = None if mark_id is None else encode_marked(encoder, batch, mark_id)
                 if tokens is None:
                     tokens = _with_awkward(encoder, batch, parallel=parallel)
             except BaseException as error:
@@ -96,12 +103,15 @@ class FastEncoder:
         self._watch(n_bytes)
         return tokens
 
-    def _with_marks(self, encoder: Any, batch: TextBatch, n_bytes: int) -> TokenBatch | None:
-        """Ids of every text without awkward; None where it is there, or worth its import, or a text holds the mark."""
-        if self._mark_id is None or self._marked_bytes + n_bytes > _MARKED_BYTES or "awkward" in sys.modules:
+    def _mark_for(self, batch: TextBatch, n_bytes: int) -> int | None:
+        """The mark to encode a batch with, without awkward. None for the one thread that is to import awkward, once it
+        is worth it: the others go on with marks meanwhile."""
+        if n_bytes > _MARKED_BYTES:
+            return None
+        if self._marked_bytes + n_bytes > _MARKED_BYTES and self._importing.acquire(blocking=False):
             return None
         self._marked_bytes += n_bytes + _MARK_BYTES * len(batch)
-        return encode_marked(encoder, batch, self._mark_id)
+        return self._mark_id
 
     @contextmanager
     def _encoder(self, n_bytes: int) -> Iterator[Any]:
@@ -162,7 +172,7 @@ class FastEncoder:
 
 def _with_awkward(encoder: Any, batch: TextBatch, *, parallel: bool) -> TokenBatch:
     """Ids of every text; the batch goes in as an array of bytestrings, without a copy."""
-    import awkward as ak  # 0.3 s, which those who encode little, or have others encode, need not wait for
+    import awkward as ak
 
     content = ak.contents.NumpyArray(batch.data, parameters={"__array__": "byte"})
     texts = ak.Array(
