@@ -1,7 +1,7 @@
 """Many texts encoded as one, with a mark between them: what a process encodes first, without a library of arrays.
 
 gigatoken gives the ids of many texts as an awkward array, and awkward takes 0.3 s to import; of one text it gives them
-in NumPy. The copies that this needs cost 1 core-ms a MB, so what encodes much has arrays after all (fast.py).
+in NumPy. The copies that this needs cost 1 to 3 core-ms a MB, so what encodes much has arrays after all (fast.py).
 """
 
 from __future__ import annotations
