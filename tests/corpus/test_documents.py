@@ -113,6 +113,19 @@ def test_many_small_files_share_a_block(tmp_path: Path) -> None:
     assert block.where(499, sources).startswith(f"{tmp_path / '0499.jsonl'}:1 (byte 0)")
 
 
+def test_small_files_fill_a_block_and_no_more(tmp_path: Path) -> None:
+    for i in range(60):
+        (tmp_path / f"{i:04}.jsonl").write_bytes(jsonl(["x" * (7 * i % 400)], ["", "\n"][i % 2]))
+    sources = find_sources([tmp_path])
+    raws = list(read_blocks(sources, SourceOptions(), block_bytes=1000))
+    for before, after in pairwise(raws):
+        assert before.n_bytes <= 1000 < before.n_bytes + after.segments[0].n_bytes
+    blocks = [parse_block(raw, SourceOptions(keep_empty=True)) for raw in raws]
+    assert [text for one in blocks for text in one.texts] == [b"x" * (7 * i % 400) for i in range(60)]
+    assert [i for one in blocks for i in one.source_indices] == list(range(60))
+    assert not any(one.offsets.any() for one in blocks)
+
+
 def test_a_place_names_file_line_and_byte(mixed: Path) -> None:
     sources = find_sources([mixed])
     for raw in read_blocks(sources, SKIP, block_bytes=40):
