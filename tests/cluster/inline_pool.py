@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pickle
 import random
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 from tokenriver.cluster.pool import Outcome, _run
@@ -21,6 +21,9 @@ class InlineSession:
 
     def share(self, folder: Any) -> str:
         return place_probe(folder)
+
+    def beforehand(self, *_function_and_arguments: Any, **_most: int | None) -> AbstractContextManager[None]:
+        return nullcontext()
 
 
 class InlinePool:

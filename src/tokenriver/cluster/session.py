@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import signal
@@ -12,13 +13,14 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from tokenriver.cluster.own.node import can_be_lean, init_lean
 from tokenriver.cluster.shared import not_shared, place_probe, probe_problem
 from tokenriver.errors import ClusterError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["Session", "is_connected", "open_session"]
+__all__ = ["Session", "open_session"]
 
 _ANSWER_SECONDS = 10.0
 _MOST_BEFOREHAND = 256
@@ -87,11 +89,6 @@ def _look(folder: Path, probe: str, patience: float) -> str | None:
     return probe_problem(folder, probe, patience=patience)
 
 
-def is_connected() -> bool:
-    """Whether the caller has a connection already, which `open_session` will use."""
-    return bool(_import_ray().is_initialized())
-
-
 @contextmanager
 def open_session(address: str | None, *, cpus: int) -> Iterator[Session]:
     """Connect to the cluster at `address` ("auto": the one of this machine), or start one of `cpus` CPUs here.
@@ -116,7 +113,8 @@ def open_session(address: str | None, *, cpus: int) -> Iterator[Session]:
 
 def _import_ray() -> Any:
     try:
-        import ray
+        with _no_collection():
+            import ray
     except ImportError as error:
         raise UsageError(
             "--engine ray needs the package ray, which is not installed: pip install 'tokenriver[ray]'"
@@ -156,12 +154,13 @@ def _connect(ray: Any, address: str | None, cpus: int) -> None:
     handlers = {kind: signal.getsignal(kind) for kind in (signal.SIGINT, signal.SIGTERM)}
     logger = logging.getLogger("ray")
     level = logger.level
+    problem = None
     try:
         logger.setLevel(logging.ERROR)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             if address is None:
-                ray.init(address="local", num_cpus=cpus, include_dashboard=False, **quiet)  # never one that runs here
+                problem = _begin_here(ray, address="local", num_cpus=cpus, include_dashboard=False, **quiet)
             else:
                 ray.init(address=address, **quiet)
     except (ConnectionError, RuntimeError, ValueError, OSError, ray.exceptions.RayError) as error:
@@ -172,6 +171,36 @@ def _connect(ray: Any, address: str | None, cpus: int) -> None:
         if threading.current_thread() is threading.main_thread():
             for kind, handler in handlers.items():
                 signal.signal(kind, handler)
+    if problem is not None:
+        warnings.warn(
+            f"the cluster here was begun with all that Ray starts, which takes seconds longer, because {problem}",
+            stacklevel=2,
+        )
+
+
+def _begin_here(ray: Any, **words: Any) -> str | None:
+    """Begin a cluster on this machine, never use one that runs here. What was in the way of the cheap one, if tried."""
+    problem = None
+    if can_be_lean(ray):
+        try:
+            init_lean(ray, **words)
+            return None
+        except Exception as error:  # of private parts of Ray: anything
+            problem = f"the lean start failed ({type(error).__name__}: {error})"
+    ray.init(**words)
+    return problem
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Imports leave no garbage, and make so many objects that looking for it takes a tenth of their time."""
+    on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if on:
+            gc.enable()
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from tokenriver.building.ray_engine.encode_task import EncodeJob, TokenizerWord,
 from tokenriver.building.ray_engine.shard_task import ShardJob
 from tokenriver.cluster.engines import check_rereadable
 from tokenriver.cluster.pool import TaskPool
-from tokenriver.cluster.session import is_connected, open_session
+from tokenriver.cluster.session import open_session
 from tokenriver.cluster.shared import PARTS
 from tokenriver.corpus.inputs import InputFacts, check_known
 from tokenriver.corpus.ranges import cut_ranges, range_bytes
@@ -67,12 +67,9 @@ class _Made:
 
 @contextmanager
 def workers_getting_ready(tokenizer: str | os.PathLike[str] | Tokenizer, options: BuildOptions) -> Iterator[None]:
-    """While the driver loads the tokenizer, the workers of a cluster that runs begin, import, and load theirs.
-
-    Nothing for a cluster that is yet to be started, which only a build that can be done is worth.
-    """
+    """While the driver loads the tokenizer, the workers of the cluster begin, import, and load theirs."""
     word = str(tokenizer) if is_remote(tokenizer) else tokenizer
-    if not isinstance(word, (str, os.PathLike)) or (options.ray_address is None and not is_connected()):
+    if not isinstance(word, (str, os.PathLike)):
         yield
         return
     with (

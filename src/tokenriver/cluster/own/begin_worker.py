@@ -1,0 +1,74 @@
+"""What Ray's node starts for every worker here: the worker, as Ray would, but no more of them than there are CPUs.
+
+A script: `begin_worker.py FLAG… WORKER.py ARGUMENT…`, in the place of Ray's own, which makes a runtime environment; where
+there is one, or the interpreter has flags, that one is called. For the first tasks of all, Ray begins one worker more
+than it has CPUs, which would import for a CPU second and then be idle: here it waits, before it imports anything, until
+another has ended.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import gc
+import os
+import runpy
+import sys
+import time
+
+PLACES = "TOKENRIVER_WORKER_PLACES"
+"""The variable that tells how many workers may be: "N:FOLDER", where each keeps a lock on a file of its own."""
+
+_TOLD_TO_SETUP = ("--serialized-runtime-env-context=", "--language=")
+"""Arguments that are for Ray's script, not for the worker."""
+
+_LOOK_SECONDS = 0.1
+
+_OBJECTS = 100_000
+"""New objects between two looks for garbage (700 by itself): of the imports, 0.2 s of 1.7 went into looking."""
+
+
+def rays_command(arguments: list[str]) -> list[str] | None:
+    """The command of Ray's own script with the arguments that this one has, where a worker needs it."""
+    worker = next(i for i, one in enumerate(arguments) if one.endswith(".py"))
+    told = dict(one.split("=", 1) for one in arguments if one.startswith(_TOLD_TO_SETUP))
+    python = told.get("--language", "PYTHON") == "PYTHON"
+    if worker == 0 and python and told.get("--serialized-runtime-env-context", "{}").strip() in ("", "{}"):
+        return None
+    setup = os.path.join(os.path.dirname(arguments[worker]), "setup_worker.py")  # noqa: PTH118, PTH120
+    return [sys.executable, setup, *arguments]
+
+
+def take_place(n: int, folder: str) -> bool:
+    """Whether one of n places is free; then it is kept until this process, or what it becomes, ends."""
+    for i in range(n):
+        file = os.open(f"{folder}/worker-place-{i}", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            os.close(file)
+        else:
+            os.set_inheritable(file, True)
+            return True
+    return False
+
+
+def _begin() -> None:
+    arguments = sys.argv[1:]
+    n, _, folder = os.environ.get(PLACES, "").partition(":")
+    encodes = all(one.partition("=")[2] == "WORKER" for one in arguments if one.startswith("--worker-type="))
+    node = int(os.environ.get("RAY_RAYLET_PID") or os.getppid())
+    while n and encodes and not take_place(int(n), folder):
+        time.sleep(_LOOK_SECONDS)
+        if os.getppid() != node:
+            return
+    command = rays_command(arguments)
+    if command is not None:
+        os.execv(command[0], command)
+    gc.set_threshold(_OBJECTS)
+    sys.argv = [one for one in arguments if not one.startswith(_TOLD_TO_SETUP)]
+    sys.path[0] = os.path.dirname(sys.argv[0])  # noqa: PTH120 - as if the interpreter had been given the worker itself
+    runpy.run_path(sys.argv[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    _begin()

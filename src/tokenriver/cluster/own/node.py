@@ -1,0 +1,124 @@
+"""Ray's head node without what a single build has no use for: see `init_lean`.
+
+Ray has no public switch for this (2.60): `ray.init` starts, beside the two processes that do something (gcs_server and
+raylet), an autoscaler, a monitor of log files, a dashboard, and two agents, each of which imports Ray (one CPU second)
+and most of which are waited for. So its node is extended here, through private names. All are looked for before, and
+where one is missing, or the node does not begin, Ray begins as it does by itself.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tokenriver.cluster.own.begin_worker import PLACES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = ["can_be_lean", "init_lean"]
+
+_SETTINGS = {
+    "enable_worker_prestart": False,  # or `ray.init` would wait for workers, which begin while the driver goes on
+    "prestart_worker_first_driver": False,
+    "worker_niceness": 0,  # the priority that the command has, as the local engine's threads; else 15 nicer
+    "task_events_report_interval_ms": 0,  # none are kept: there is nobody to show them
+}
+"""Of `ray.init(_system_config=…)`."""
+
+_PORTS = (
+    "METRICS_AGENT_PORT_NAME",
+    "METRICS_EXPORT_PORT_NAME",
+    "DASHBOARD_AGENT_LISTEN_PORT_NAME",
+    "RUNTIME_ENV_AGENT_PORT_NAME",
+)
+_NO_PORT = -1
+"""What Ray's agents themselves write where they serve nothing."""
+
+_AGENTS = ("--dashboard_agent_command=", "--runtime_env_agent_command=")
+_RUNTIME_ENVIRONMENT = ("RAY_RUNTIME_ENV_HOOK", "RAY_JOB_CONFIG_JSON_ENV_VAR")
+"""Variables by which a caller gives tasks an environment of their own: an agent makes it."""
+
+
+def can_be_lean(ray: Any) -> bool:
+    """Whether this Ray has the names that are used here, and no task needs what is left out."""
+    if os.name != "posix" or any(name in os.environ for name in _RUNTIME_ENVIRONMENT):
+        return False
+    try:
+        from ray._private import node, services, utils, worker
+        from ray._private.parameter import RayParams
+
+        wanted = worker._maybe_modify_runtime_env(None, _skip_env_hook=True)  # "uv run" has one
+        parts = [getattr(node.Node, name) for name in ("start_api_server", "start_raylet", "kill_all_processes")]
+        parts += [services.start_ray_process, utils.get_dashboard_dependency_error]
+        parts += [ray._raylet.persist_port, RayParams.update]
+        parts += [getattr(ray._raylet, name) for name in _PORTS]
+    except (ImportError, AttributeError, TypeError):
+        return False
+    return not wanted and all(parts)
+
+
+def init_lean(ray: Any, **words: Any) -> None:
+    """`ray.init` with a node of gcs_server, raylet and workers alone. Raises what it raises, then nothing is left."""
+    from ray._private import node
+
+    with _replaced(node, "Node", _lean(node.Node, ray._raylet)):
+        try:
+            ray.init(**words, _system_config=dict(_SETTINGS))
+        except BaseException:
+            ray.shutdown()
+            raise
+
+
+def _lean(usual: Any, raylet: Any) -> Any:
+    """The node's class, extended; `raylet` is Ray's module of compiled names."""
+
+    class LeanNode(usual):  # type: ignore[misc]
+        def __init__(self, ray_params: Any, **words: Any) -> None:
+            begin = Path(__file__).with_name("begin_worker.py")
+            ray_params.update(no_monitor=True, include_log_monitor=False, setup_worker_path=str(begin))
+            try:
+                super().__init__(ray_params, **words)
+            except BaseException:
+                if hasattr(self, "all_processes"):
+                    self.kill_all_processes(check_alive=False)
+                raise
+
+        def start_api_server(self, **_words: Any) -> None:
+            self._webui_url = ""
+
+        def start_raylet(self, *arguments: Any, **words: Any) -> None:
+            from ray._private import services, utils
+
+            for name in _PORTS:
+                raylet.persist_port(self._session_dir, self._node_id, getattr(raylet, name), _NO_PORT)
+            places = f"{int(self._ray_params.num_cpus)}:{self._session_dir}"
+            self._ray_params.env_vars = {**(self._ray_params.env_vars or {}), PLACES: places}
+            start = services.start_ray_process
+            with (
+                _replaced(services, "start_ray_process", lambda command, *a, **w: start(_quiet(command), *a, **w)),
+                _replaced(utils, "get_dashboard_dependency_error", lambda: None),  # imports aiohttp to find out
+            ):
+                super().start_raylet(*arguments, **words)
+
+    return LeanNode
+
+
+def _quiet(command: list[str]) -> list[str]:
+    """The raylet's command with agents that do nothing."""
+    stand_in = subprocess.list2cmdline([sys.executable, "-I", "-S", str(Path(__file__).with_name("stand_in.py"))])
+    return [next((agent + stand_in for agent in _AGENTS if one.startswith(agent)), one) for one in command]
+
+
+@contextmanager
+def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    before = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, before)

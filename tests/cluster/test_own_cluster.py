@@ -1,0 +1,188 @@
+"""A cluster of one's own: of few processes, with the same bytes, and gone however its driver ends."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from types import SimpleNamespace
+
+import forked
+import psutil
+import pytest
+from cluster_cases import deterministic
+from made_documents import make_texts, write_jsonl
+
+import tokenriver
+from tokenriver.cluster import session
+from tokenriver.cluster.own import begin_worker, node, stand_in
+
+WORKER = "/ray/_private/workers/default_worker.py"
+
+
+def test_rays_own_script_begins_the_workers_that_need_it_with_all_that_it_was_told():
+    setup = "/ray/_private/workers/setup_worker.py"
+    for needs in (
+        [WORKER, "--node-id=7", "--language=CPP"],
+        [WORKER, "--node-id=7", '--serialized-runtime-env-context={"env_vars": {"A": "1"}}', "--language=PYTHON"],
+        ["-s", WORKER, "--node-id=7", "--language=PYTHON"],
+    ):
+        assert begin_worker.rays_command(needs) == [sys.executable, setup, *needs]
+    for told in (["--language=PYTHON"], ["--serialized-runtime-env-context={}", "--language=PYTHON"], []):
+        assert begin_worker.rays_command([WORKER, "--node-id=7", *told]) is None
+
+
+def test_there_are_as_many_places_as_cpus_and_each_is_free_again_when_its_process_ends(tmp_path):
+    code = (
+        "import sys; from tokenriver.cluster.own.begin_worker import take_place\n"
+        f"print(take_place(2, {str(tmp_path)!r}), flush=True)\n"
+        "sys.stdin.read()"
+    )
+    with contextlib.ExitStack() as stack:
+
+        def taken():
+            process = subprocess.Popen([sys.executable, "-c", code], stdin=-1, stdout=-1, env=with_source())
+            stack.enter_context(process)
+            stack.callback(process.kill)
+            return process, process.stdout.readline()
+
+        found = [taken() for _ in range(3)]
+        assert [said for _, said in found] == [b"True\n", b"True\n", b"False\n"]
+        found[0][0].communicate()
+        assert taken()[1] == b"True\n"
+
+
+def test_what_stands_in_for_an_agent_ends_with_its_parent():
+    parent = (
+        "import os, subprocess, sys\n"
+        f"command = [sys.executable, '-I', '-S', {stand_in.__file__!r}]\n"
+        "child = subprocess.Popen(command, stdout=2, env={**os.environ, 'RAY_RAYLET_PID': str(os.getpid())})\n"
+        "print(child.pid, flush=True)\n"
+        "sys.stdin.read()"
+    )
+    process = subprocess.Popen([sys.executable, "-c", parent], stdin=-1, stdout=-1)
+    pid = int(process.stdout.readline())
+    assert alive([pid])
+    process.kill()
+    process.communicate()
+    wait_until(lambda: not alive([pid]))
+
+
+def test_rays_own_start_is_taken_where_a_task_could_need_more(monkeypatch):
+    ray = pytest.importorskip("ray")
+    assert node.can_be_lean(ray)
+    for name in ("RAY_RUNTIME_ENV_HOOK", "RAY_JOB_CONFIG_JSON_ENV_VAR"):
+        with monkeypatch.context() as patch:
+            patch.setenv(name, "x")
+            assert not node.can_be_lean(ray)
+    from ray._private import services
+
+    monkeypatch.delattr(services, "start_ray_process")
+    assert not node.can_be_lean(ray), "a Ray that is made otherwise"
+
+
+def test_what_a_lean_start_met_is_said_and_ray_begins_by_itself(monkeypatch):
+    begun = []
+    ray = SimpleNamespace(init=lambda **words: begun.append(words), exceptions=SimpleNamespace(RayError=OSError))
+
+    def fails(*_ray, **_words):
+        raise AttributeError("no such part")
+
+    monkeypatch.setattr(session, "can_be_lean", lambda _ray: True)
+    monkeypatch.setattr(session, "init_lean", fails)
+    with pytest.warns(UserWarning, match="AttributeError: no such part"):
+        session._connect(ray, None, 3)
+    assert [words["num_cpus"] for words in begun] == [3]
+
+
+BUILT = """
+import json, os, psutil, threading, tokenriver
+from tokenriver.cluster import session
+seen, before, at = [], dict(os.environ), session.Session.share
+def share(self, folder):
+    "Every process of the cluster, once all that begin have begun."
+    ray = self.ray
+    assert ray.get([ray.remote(lambda: 1).remote() for _ in range(4)])
+    for process in psutil.Process().children(recursive=True):
+        seen.append(" ".join(process.cmdline()))
+        if "ray::" in seen[-1]:
+            process.kill()  # others take their places
+    return at(self, folder)
+session.Session.share = share
+tokenriver.build({source!r}, tokenizer="byte260", out={out!r}, dataset="docs", engine="ray", workers=2)
+print(json.dumps([seen, before == dict(os.environ), [p.pid for p in psutil.Process().children(recursive=True)]]))
+"""
+
+
+@pytest.mark.slow
+def test_a_build_begins_no_process_that_it_does_not_need_and_leaves_none(tmp_path):
+    pytest.importorskip("ray")
+    source = write_jsonl(tmp_path / "docs.jsonl", make_texts(200))
+    done = forked.run(BUILT.format(source=str(source), out=str(tmp_path / "ray")), env=cluster_environment())
+    assert done.returncode == 0, done.stderr
+    seen, kept, left = json.loads(done.stdout.splitlines()[-1])
+    kinds = {"gcs_server": 0, "raylet/raylet": 0, "stand_in": 0, "ray::": 0, "begin_worker": 0}
+    for command in seen:
+        kind = next((kind for kind in kinds if kind in command), None)
+        assert kind, command
+        kinds[kind] += 1
+    assert (kinds["gcs_server"], kinds["raylet/raylet"], kinds["stand_in"]) == (1, 1, 2)
+    assert kinds["ray::"] <= 2, "no more than there are CPUs"
+    assert (kept, left) == (True, [])
+    tokenriver.build(source, tokenizer="byte260", out=tmp_path / "local", dataset="docs")
+    made = [deterministic(tmp_path / engine / "tokens" / "byte260" / "docs") for engine in ("ray", "local")]
+    assert made[0] == made[1]
+
+
+HELD = """
+import psutil, threading
+from tokenriver.cluster.session import open_session
+def busy(folder):
+    import os, threading
+    open(f"{{folder}}/{{os.getpid()}}", "w").close()
+    threading.Event().wait()
+with open_session(None, cpus=2) as connected:
+    refs = [connected.ray.remote(busy).remote({folder!r}) for _ in range(2)]
+    while len(__import__("os").listdir({folder!r})) < 2:
+        threading.Event().wait(0.05)
+    print(*(p.pid for p in psutil.Process().children(recursive=True)), flush=True)
+    threading.Event().wait()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_nothing_is_left_of_a_cluster_whose_driver_is_stopped(tmp_path, kind):
+    pytest.importorskip("ray")
+    with forked.start(HELD.format(folder=str(tmp_path)), env=cluster_environment()) as driver:
+        wait_until(lambda: driver.stdout.endswith("\n") or driver.poll() is not None)
+        pids = [int(pid) for pid in driver.stdout.split()]
+        assert len(pids) >= 6, driver.stderr
+        driver.send_signal(kind)
+        wait_until(lambda: driver.poll() is not None)
+        wait_until(lambda: not alive(pids))
+
+
+def with_source():
+    return {**os.environ, "PYTHONPATH": forked.SRC}
+
+
+def cluster_environment():
+    """What a driver needs for a cluster of its own; not the address of one that runs."""
+    return {"RAY_TMPDIR": "/tmp", "RAY_ADDRESS": ""}
+
+
+def alive(pids):
+    return [pid for pid in pids if psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE]
+
+
+def wait_until(there):
+    deadline = time.monotonic() + 60
+    while not there():
+        assert time.monotonic() < deadline
+        threading.Event().wait(0.02)
