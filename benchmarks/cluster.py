@@ -2,8 +2,8 @@
 
     python benchmarks/cluster.py FILE --tokenizer T [--runs 3] [--json FILE]
 
-Every measurement is a process of its own with everything imported (`alone`: but Ray). Three clocks for Ray: `cold` is the
-first build on a cluster that runs (its workers have begun, its services have come to rest), in which every worker
+Every measurement is a process of its own with everything imported (`alone`: but Ray). Three clocks for Ray: `cold` is
+the first build on a cluster that runs (its workers have begun, its services have come to rest), in which every worker
 imports and loads the tokenizer; `warm` the second on it; `alone` a build that starts a cluster for itself and ends it.
 Asked for is cold : local at most 1.5; CPU seconds stand beside, since wall time is noisy on a shared machine.
 """

@@ -1,9 +1,9 @@
 """What Ray's node starts for every worker here: the worker, as Ray would, but no more of them than there are CPUs.
 
-A script: `begin_worker.py FLAG… WORKER.py ARGUMENT…`, in the place of Ray's own, which makes a runtime environment; where
-there is one, or the interpreter has flags, that one is called. For the first tasks of all, Ray begins one worker more
-than it has CPUs, which would import for a CPU second and then be idle: here it waits, before it imports anything, until
-another has ended.
+A script: `begin_worker.py FLAG… WORKER.py ARGUMENT…`, in the place of Ray's own, which makes a runtime environment;
+where there is one, or the interpreter has flags, that one is called. For the first tasks of all, Ray begins one worker
+more than it has CPUs, which would import for a CPU second and then be idle: here it waits, before it imports anything,
+until another has ended.
 """
 
 from __future__ import annotations
