@@ -11,7 +11,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -104,6 +104,8 @@ def _lean(usual: Any, raylet: Any) -> Any:
                 _replaced(utils, "get_dashboard_dependency_error", lambda: None),  # imports aiohttp to find out
             ):
                 super().start_raylet(*arguments, **words)
+            with suppress(ImportError):  # while it begins: what giving the first task would import, 0.2 s
+                import ray._common.pydantic_compat  # noqa: F401
 
     return LeanNode
 
