@@ -27,6 +27,8 @@ _SETTINGS = {
     "prestart_worker_first_driver": False,
     "worker_niceness": 0,  # the priority that the command has, as the local engine's threads; else 15 nicer
     "task_events_report_interval_ms": 0,  # none are kept: there is nobody to show them
+    "raylet_client_connect_timeout_milliseconds": 20,  # the raylet often calls its own store before that listens, and
+    "raylet_client_num_connect_attempts": 500,  # would look again after a second; ten seconds in all, as it is
 }
 """Of `ray.init(_system_config=…)`."""
 
