@@ -15,6 +15,8 @@ import runpy
 import sys
 import time
 
+__all__ = ["PLACES", "rays_command", "take_place"]
+
 PLACES = "TOKENRIVER_WORKER_PLACES"
 """The variable that tells how many workers may be: "N:FOLDER", where each keeps a lock on a file of its own."""
 

@@ -7,6 +7,8 @@ ends them with itself, and takes their own end for its own.
 import os
 import time
 
+__all__: list[str] = []
+
 _LOOK_SECONDS = 1.0
 """A raylet that was killed cannot end its agents: they look."""
 
