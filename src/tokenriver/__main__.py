@@ -8,9 +8,12 @@ __all__ = ["main"]
 
 def main() -> int:
     """Run the command line and return its exit code."""
-    gc.set_threshold(100_000, *gc.get_threshold()[1:])  # looking for garbage in what is being imported takes 0.1 s
+    usual = gc.get_threshold()
+    gc.set_threshold(100_000, *usual[1:])  # looking for garbage in what is being imported takes 0.1 s
     try:
         from tokenriver.cli import main as run
+
+        gc.set_threshold(*usual)
     except KeyboardInterrupt:
         print("tokenriver: interrupted", file=sys.stderr)
         return 130
