@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 import hashlib
 import math
 import pickle
 import re
+import threading
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -247,6 +249,24 @@ def test_a_shard_that_is_cut_short_meanwhile_is_named(data_set: Callable[..., Pa
         file.truncate(5000)
     with pytest.raises(IntegrityError, match=f"{shard.name}: cut short from 81,024 to 5,000 bytes"):
         list(islice(batches, 5000))
+
+
+def test_after_an_error_no_thread_and_no_block_is_held(data_set: Callable[..., Path]) -> None:
+    root = data_set([40_000])
+    loader = TrainLoader(root, batch_size=4, seq_len=4, order="block-shuffled")
+    (shard,) = root.glob("train-*.bin")
+    shard.unlink()
+    batches = iter(loader)
+    for _ in range(3):
+        with pytest.raises(IntegrityError, match=f"{shard.name}: gone"):
+            list(islice(batches, 5000))
+    del batches
+    gc.collect()
+    threads = [t for t in threading.enumerate() if t.name in ("tokenriver-blocks", "tokenriver-prefetch")]
+    for thread in threads:
+        thread.join(20)
+    assert not any(thread.is_alive() for thread in threads)
+    assert not [held for held in gc.get_objects() if isinstance(held, block_rows.BlockRows)]
 
 
 def test_another_global_batch_is_another_order_and_refused(data_set: Callable[..., Path]) -> None:

@@ -6,6 +6,7 @@ import gc
 import json
 import os
 import pickle
+import signal
 import threading
 import time
 from collections.abc import Callable
@@ -19,6 +20,7 @@ from positions import write_data_set
 
 from tokenriver import Batch, IntegrityError, TrainLoader, UsageError, write_shard
 from tokenriver.loader.order import ORDERS
+from tokenriver.loader.prefetch import Feed
 
 DataSet = Callable[..., Path]
 
@@ -264,6 +266,21 @@ def test_a_dropped_iteration_ends_its_thread(data_set: DataSet) -> None:
         break
     loader.close()
     assert wait_for_threads(before)
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_an_interruption_of_handing_back_a_buffer_costs_no_later_batch(
+    data_set: DataSet, monkeypatch: pytest.MonkeyPatch, prefetch: int
+) -> None:
+    batches = iter(TrainLoader(data_set([5000]), batch_size=1, seq_len=5, prefetch=prefetch))
+    steps = [next(batches).step]
+    for _ in range(3):
+        with monkeypatch.context() as patch:
+            patch.setattr(Feed, "release", lambda *_: signal.raise_signal(signal.SIGINT))
+            with pytest.raises(KeyboardInterrupt):
+                next(batches)
+        steps.append(next(batches).step)
+    assert steps == [0, 2, 4, 6]
 
 
 def test_an_error_in_the_thread_reaches_the_consumer_each_time_it_asks(data_set: DataSet) -> None:

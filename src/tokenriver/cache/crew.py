@@ -8,12 +8,14 @@ import threading
 import time
 import weakref
 from concurrent.futures import Future
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = ["Crew", "at_exit"]
+
+_Job: TypeAlias = "tuple[Future[Any], Callable[[], Any]]"
 
 
 class Crew:
@@ -21,7 +23,7 @@ class Crew:
 
     def __init__(self, n: int, name: str) -> None:
         self._n, self._name, self._started = n, name, 0
-        self._jobs: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = queue.SimpleQueue()
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
 
     def submit(self, job: Callable[[], Any]) -> Future[Any]:
         """Have a job done; its result, or what it raised, comes with the future."""
@@ -63,12 +65,16 @@ def _stop_all() -> None:
         thread.join(max(0.0, until - time.monotonic()))
 
 
-def _work(jobs: queue.SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None]) -> None:
-    """A thread's work; it knows the queue, not the crew."""
+def _work(jobs: queue.SimpleQueue[_Job | None]) -> None:
+    """A thread's work; it knows the queue, not the crew, and while it waits nothing of the job before."""
     while (job := jobs.get()) is not None:
-        done, action = job
-        if not done.set_running_or_notify_cancel():
-            continue
+        _do(*job)
+        del job
+
+
+def _do(done: Future[Any], action: Callable[[], Any]) -> None:
+    """Do one job, unless it was cancelled."""
+    if done.set_running_or_notify_cancel():
         try:
             done.set_result(action())
         except BaseException as error:  # handed over whole: whoever waits raises it

@@ -53,14 +53,25 @@ class Iteration(Generic[Made]):
             feed = self._begin()
         try:
             taken = feed.take()
+            if taken is not None:
+                self._loader.received(taken[1][0])
         except BaseException:
             self._feed = None  # asked again, it tries again from the same position
             raise
         if taken is None:
             raise StopIteration
         buffer, (raw, made) = taken
-        self._loader.received(raw)
         return buffer, raw, made
+
+    def take_whole(self) -> Made:
+        """What was made of the next buffer, of memory of its own; the buffer is free again."""
+        buffer, _, made = self.take()
+        try:
+            self.release(buffer)
+        except BaseException:  # Ctrl-C: a buffer fewer, so the next batch comes through others
+            self._feed = None
+            raise
+        return made
 
     def release(self, buffer: Rows) -> None:
         """Let a buffer be filled again. One of an earlier feed joins the present one; nothing refers to it."""
@@ -84,9 +95,7 @@ class Batches(Iteration["Batch"]):
         return self
 
     def __next__(self) -> Batch:
-        buffer, _, batch = self.take()
-        self.release(buffer)
-        return batch
+        return self.take_whole()
 
 
 def _feed(

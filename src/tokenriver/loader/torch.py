@@ -161,9 +161,7 @@ class _Converted(Iteration["TensorBatch"]):
         return self
 
     def __next__(self) -> TensorBatch:
-        buffer, _, batch = self.take()
-        self.release(buffer)
-        return batch
+        return self.take_whole()
 
 
 class _PinnedRows(Rows):
