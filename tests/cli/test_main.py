@@ -179,6 +179,23 @@ def test_a_signal_is_no_failure_of_an_encoder_and_ends_the_command(
     assert signal.getsignal(signal.SIGTERM) == before
 
 
+def test_a_signal_that_a_library_makes_an_interruption_of_its_own_keeps_its_code(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def command(**_options: object) -> None:
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt from None  # as Ray's compiled parts do
+
+    monkeypatch.setattr(cli, "make_app", lambda _only: command)
+    assert cli.main([]) == 143
+    assert capsys.readouterr().err == "tokenriver: terminated\n"
+    monkeypatch.setattr(cli, "make_app", lambda _only: lambda **_options: 130)
+    assert cli.main([]) == 130
+    assert capsys.readouterr().err == "tokenriver: interrupted\n"
+
+
 def test_an_interruption_that_the_parser_swallowed_is_told(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

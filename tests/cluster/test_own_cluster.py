@@ -19,6 +19,7 @@ from cluster_cases import deterministic
 from made_documents import make_texts, write_jsonl
 
 import tokenriver
+from tokenriver import ClusterError
 from tokenriver.cluster import session
 from tokenriver.cluster.own import begin_worker, node, stand_in
 
@@ -153,6 +154,32 @@ with open_session(None, cpus=2) as connected:
     print(*(p.pid for p in psutil.Process().children(recursive=True)), flush=True)
     threading.Event().wait()
 """
+
+
+def test_ray_takes_no_signal_while_it_begins(monkeypatch):
+    ray = pytest.importorskip("ray")
+    from ray._private import utils
+
+    before, seen = signal.getsignal(signal.SIGTERM), []
+
+    def begin(*_, **__):
+        utils.set_sigterm_handler(lambda *_: None)
+        seen.append(signal.getsignal(signal.SIGTERM))
+
+    monkeypatch.setattr(session, "_begin_here", begin)
+    session._connect(ray, None, 1)
+    assert seen == [before]
+
+
+def test_a_folder_of_too_long_a_name_for_sockets_is_told_with_what_helps(monkeypatch):
+    ray = pytest.importorskip("ray")
+
+    def begin(*_, **__):
+        raise OSError("AF_UNIX path length cannot exceed 107 bytes: /long/plasma_store")
+
+    monkeypatch.setattr(session, "_begin_here", begin)
+    with pytest.raises(ClusterError, match=r"plasma_store\); set RAY_TMPDIR to a folder of a shorter name$"):
+        session._connect(ray, None, 1)
 
 
 @pytest.mark.slow

@@ -93,12 +93,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if arguments is None else list(arguments)
     app = make_app(words[0] if words and words[0] in _COMMANDS else None)
     try:
-        with terminable() as terminated, warnings.catch_warnings():
+        with terminable(), warnings.catch_warnings():
             warnings.showwarning = _show_warning
             code = app(args=words, prog_name="tokenriver", standalone_mode=False)
             sys.stdout.flush()
         if code == _INTERRUPTED:  # what the parser makes of a KeyboardInterrupt, silently
-            raise terminated[0] if terminated else KeyboardInterrupt
+            raise KeyboardInterrupt
     except (KeyboardInterrupt, typer.Abort) as stop:
         word, code = stop_of(stop) if isinstance(stop, KeyboardInterrupt) else ("interrupted", _INTERRUPTED)
         print(f"tokenriver: {word}", file=sys.stderr)

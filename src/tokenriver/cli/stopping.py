@@ -26,30 +26,34 @@ class StoppedError(Exception):
         self.code = code
 
 
+_came: list[Terminated] = []
+"""Those of the command at hand: the parser and Ray raise a KeyboardInterrupt of their own instead."""
+
+
 def stop_of(stop: KeyboardInterrupt) -> tuple[str, int]:
     """The word and the exit code for what stopped a command."""
-    return (
-        ("terminated", 128 + signal.SIGTERM) if isinstance(stop, Terminated) else ("interrupted", 128 + signal.SIGINT)
-    )
+    if _came or isinstance(stop, Terminated):
+        return "terminated", 128 + signal.SIGTERM
+    return "interrupted", 128 + signal.SIGINT
 
 
 @contextmanager
-def terminable() -> Iterator[list[Terminated]]:
-    """Turn SIGTERM into Terminated while the context lasts; gives the list of those that came.
+def terminable() -> Iterator[None]:
+    """Turn SIGTERM into Terminated while the context lasts.
 
     Does nothing outside the main thread, where Python has no signal handlers.
     """
-    came: list[Terminated] = []
 
     def handler(_signal: int, _frame: FrameType | None) -> NoReturn:
-        came.append(Terminated())
-        raise came[-1]
+        _came.append(Terminated())
+        raise _came[-1]
 
+    _came.clear()
     if threading.current_thread() is not threading.main_thread():
-        yield came
+        yield
         return
     before = signal.signal(signal.SIGTERM, handler)
     try:
-        yield came
+        yield
     finally:
         signal.signal(signal.SIGTERM, before if before is not None else signal.SIG_DFL)

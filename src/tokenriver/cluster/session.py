@@ -145,8 +145,13 @@ def _check_answers(address: str) -> None:
 
 
 def _no_cluster(address: str | None, reason: str) -> str:
-    what = f"no Ray cluster at --ray-address {address}" if address else "no Ray cluster could be started here"
-    return f"{what} ({reason}); start one with ray start --head, or leave --ray-address out"
+    if address:
+        return (
+            f"no Ray cluster at --ray-address {address} ({reason}); start one with ray start --head, or leave "
+            "--ray-address out"
+        )
+    tip = "set RAY_TMPDIR to a folder of a shorter name" if "AF_UNIX" in reason else "--engine local needs none"
+    return f"no Ray cluster could be started here ({reason}); {tip}"
 
 
 def _connect(ray: Any, address: str | None, cpus: int) -> None:
@@ -157,7 +162,7 @@ def _connect(ray: Any, address: str | None, cpus: int) -> None:
     problem = None
     try:
         logger.setLevel(logging.ERROR)
-        with warnings.catch_warnings():
+        with warnings.catch_warnings(), _own_signals():
             warnings.simplefilter("ignore")
             if address is None:
                 problem = _begin_here(ray, address="local", num_cpus=cpus, include_dashboard=False, **quiet)
@@ -218,6 +223,23 @@ def _without_chatter() -> Iterator[None]:
         yield
     finally:
         setattr(worker, name, before)
+
+
+@contextmanager
+def _own_signals() -> Iterator[None]:
+    """Ray would handle SIGTERM while it begins, by an exit without a word and with the signal's number as its code."""
+    from ray._private import utils
+
+    name = "set_sigterm_handler"  # as above
+    if not hasattr(utils, name):
+        yield
+        return
+    before = getattr(utils, name)
+    setattr(utils, name, lambda _handler: None)
+    try:
+        yield
+    finally:
+        setattr(utils, name, before)
 
 
 @contextmanager
