@@ -7,6 +7,7 @@ import threading
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+import fsspec
 import numpy as np
 import pytest
 from positions import write_data_set
@@ -155,6 +156,23 @@ def test_a_shard_that_changes_in_the_store_is_named(
     with pytest.raises(IntegrityError, match=r"train-00001\.bin"):
         list(batches)
     loader.close()
+
+
+@pytest.mark.parametrize("order", ["shuffled", "block-shuffled"])
+def test_a_shard_that_is_gone_is_named_and_not_one_that_is_there(local: Path, order: str) -> None:
+    store = fsspec.filesystem("memory")
+    store.put(str(local), "/gone", recursive=True)
+    options: dict[str, Any] = {**OPTIONS, "order": order}
+    loader = TrainLoader("memory://gone", cache_limit=0, **options)
+    batches = iter(loader)
+    next(batches)
+    store.rm("/gone/train-00001.bin")
+    for _ in range(2):
+        with pytest.raises(FileNotFoundError) as raised:
+            list(batches)
+        assert raised.value.filename == "memory://gone/train-00001.bin"
+    loader.close()
+    store.rm("/gone", recursive=True)
 
 
 def test_what_was_asked_for_in_vain_is_dropped(url: str) -> None:

@@ -160,7 +160,7 @@ class Objects:
                 self._ask_client(wanted, by_client, found, at_once=at_once, any_version=any_version)
 
         while None in found:
-            self._patiently(self.url_of(wanted[found.index(None)][0]), ask, stopped)
+            self._patiently(lambda: self.url_of(wanted[found.index(None)][0]), ask, stopped)
         return found  # type: ignore[return-value]
 
     def _ask_signed(
@@ -237,8 +237,11 @@ class Objects:
             f"{now}); open it anew, or put back what was there"
         )
 
-    def _patiently(self, what: str, action: Callable[[], T], stopped: threading.Event | None) -> T:
-        """What `action` gives, tried again with back-off; an action that got further begins its own patience."""
+    def _patiently(self, what: str | Callable[[], str], action: Callable[[], T], stopped: threading.Event | None) -> T:
+        """What `action` gives, tried again with back-off; an action that got further begins its own patience.
+
+        `what` is named in errors: where it is a function, as it stands when `action` has failed.
+        """
         begun, tries = time.monotonic(), 0
         stopped = stopped or threading.Event()
         while True:
@@ -249,13 +252,13 @@ class Objects:
             except TokenRiverError:
                 raise
             except Exception as failure:
-                error = hidden_failure(failure) or failure
+                error, name = hidden_failure(failure) or failure, what if isinstance(what, str) else what()
                 waited, tries = time.monotonic() - begun, tries + 1
                 if not may_pass(error) or waited > PATIENCE:
-                    raise explained(error, what) from failure
-                said = explained(error, what).strerror
+                    raise explained(error, name) from failure
+                said = explained(error, name).strerror
                 pause = min(FIRST_WAIT * 2 ** min(tries - 1, 20), LONGEST_WAIT) * (0.75 + random.random() / 2)
-                _LOG.warning("%s: %s; %d tries in %.0f s, the next in %.1f s", shown(what), said, tries, waited, pause)
+                _LOG.warning("%s: %s; %d tries in %.0f s, the next in %.1f s", shown(name), said, tries, waited, pause)
                 stopped.wait(pause)
 
 
