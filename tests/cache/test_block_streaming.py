@@ -163,7 +163,7 @@ def test_a_shard_that_is_gone_is_named_and_not_one_that_is_there(local: Path, or
     store = fsspec.filesystem("memory")
     store.put(str(local), "/gone", recursive=True)
     options: dict[str, Any] = {**OPTIONS, "order": order}
-    loader = TrainLoader("memory://gone", cache_limit=0, **options)
+    loader = TrainLoader("memory://gone", cache_limit=0, prefetch=0, **options)
     batches = iter(loader)
     next(batches)
     store.rm("/gone/train-00001.bin")
@@ -171,6 +171,10 @@ def test_a_shard_that_is_gone_is_named_and_not_one_that_is_there(local: Path, or
         with pytest.raises(FileNotFoundError) as raised:
             list(batches)
         assert raised.value.filename == "memory://gone/train-00001.bin"
+    store.put(str(local / "train-00001.bin"), "/gone/train-00001.bin")
+    expected = rows(TrainLoader(local, epochs=1, **options))
+    step = loader.step
+    assert rows(loader, 20) == expected[step : step + 20]
     loader.close()
     store.rm("/gone", recursive=True)
 

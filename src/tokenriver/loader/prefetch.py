@@ -12,6 +12,7 @@ import queue
 import threading
 import time
 from collections import deque
+from collections.abc import Generator
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 if TYPE_CHECKING:
@@ -118,6 +119,8 @@ class _Work(Generic[Item, Slot, Filled]):
             slot = self.free.popleft()
             return slot, self.fill(slot, item)
         except BaseException as error:  # handed over whole: the taker raises it
+            if isinstance(self.items, Generator):
+                self.items.close()  # nobody goes on with them: what they read ahead is dropped now
             return error
 
     def next(self, *, ahead: bool) -> tuple[Slot, Filled] | BaseException | None:
