@@ -8,7 +8,13 @@ import time
 
 __all__ = ["end_loaders", "threads_left"]
 
-_OF_LOADERS = ("tokenriver-prefetch", "tokenriver-documents", "tokenriver-cache", "tokenriver-ranges")
+_OF_LOADERS = (
+    "tokenriver-prefetch",
+    "tokenriver-blocks",
+    "tokenriver-documents",
+    "tokenriver-cache",
+    "tokenriver-ranges",
+)
 """These end when their loader is collected: if any are there, they are of a test before."""
 
 
