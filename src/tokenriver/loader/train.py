@@ -258,7 +258,8 @@ class TrainLoader:
         return ledger(self._setup, epoch=self.epoch, step=self.step)
 
     def close(self) -> None:
-        """Close the shards' descriptors and end a running iteration's thread; the loader can still be used."""
+        """Close the shards' descriptors; the loader can still be used. A running iteration's threads end when it is
+        dropped, or asked for its next batch, which begins it anew."""
         self.moved()
         self.reader.close()
 
