@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tokenriver.cluster.own.node import can_be_lean, init_lean
+from tokenriver.cluster.own.node import can_be_lean, init_lean, replaced
 from tokenriver.cluster.shared import not_shared, place_probe, probe_problem
 from tokenriver.errors import ClusterError, UsageError
 
@@ -217,12 +217,8 @@ def _without_chatter() -> Iterator[None]:
     if not hasattr(worker, name):
         yield
         return
-    before = getattr(worker, name)
-    setattr(worker, name, False)
-    try:
+    with replaced(worker, name, False):
         yield
-    finally:
-        setattr(worker, name, before)
 
 
 @contextmanager
@@ -234,12 +230,8 @@ def _own_signals() -> Iterator[None]:
     if not hasattr(utils, name):
         yield
         return
-    before = getattr(utils, name)
-    setattr(utils, name, lambda _handler: None)
-    try:
+    with replaced(utils, name, lambda _handler: None):
         yield
-    finally:
-        setattr(utils, name, before)
 
 
 @contextmanager

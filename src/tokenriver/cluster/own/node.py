@@ -20,7 +20,7 @@ from tokenriver.cluster.own.begin_worker import PLACES
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["can_be_lean", "init_lean"]
+__all__ = ["can_be_lean", "init_lean", "replaced"]
 
 _SETTINGS = {
     "enable_worker_prestart": False,  # or `ray.init` would wait for workers, which begin while the driver goes on
@@ -68,7 +68,7 @@ def init_lean(ray: Any, **words: Any) -> None:
     """`ray.init` with a node of gcs_server, raylet and workers alone. Raises what it raises, then nothing is left."""
     from ray._private import node
 
-    with _replaced(node, "Node", _lean(node.Node, ray._raylet)):
+    with replaced(node, "Node", _lean(node.Node, ray._raylet)):
         try:
             ray.init(**words, _system_config=dict(_SETTINGS))
         except BaseException:
@@ -102,8 +102,8 @@ def _lean(usual: Any, raylet: Any) -> Any:
             self._ray_params.env_vars = {**(self._ray_params.env_vars or {}), PLACES: places}
             start = services.start_ray_process
             with (
-                _replaced(services, "start_ray_process", lambda command, *a, **w: start(_quiet(command), *a, **w)),
-                _replaced(utils, "get_dashboard_dependency_error", lambda: None),  # imports aiohttp to find out
+                replaced(services, "start_ray_process", lambda command, *a, **w: start(_quiet(command), *a, **w)),
+                replaced(utils, "get_dashboard_dependency_error", lambda: None),  # imports aiohttp to find out
             ):
                 super().start_raylet(*arguments, **words)
             with suppress(ImportError):  # while it begins: what giving the first task would import, 0.2 s
@@ -119,7 +119,8 @@ def _quiet(command: list[str]) -> list[str]:
 
 
 @contextmanager
-def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """Let a module or class have another value under a name for a while."""
     before = getattr(owner, name)
     setattr(owner, name, value)
     try:
