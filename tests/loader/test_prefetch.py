@@ -19,7 +19,7 @@ DataSet = Callable[..., Path]
 
 
 def numbers(makers: list[str], n: int = 1000, fail_at: int | None = None) -> Feed[int, list[int], int]:
-    def fill(slot: list[int], item: int) -> int:
+    def fill(slot: list[int], item: int, _ahead: bool) -> int:
         makers.append(threading.current_thread().name)
         if item == fail_at:
             raise ValueError(item)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -12,7 +13,7 @@ from tokenriver.loader.block_rows import BlockRows
 from tokenriver.loader.plan import Plan
 from tokenriver.loader.prepared import Prepared, prepare
 from tokenriver.loader.recycle import Recycled
-from tokenriver.loader.rows import Located, Rows
+from tokenriver.loader.rows import Located, RowGroup, Rows, Steps
 from tokenriver.loader.segments import cumulative_lengths
 
 if TYPE_CHECKING:
@@ -26,6 +27,11 @@ if TYPE_CHECKING:
     from tokenriver.loader.stream import TokenReader
 
 __all__ = ["Assembly", "Item"]
+
+_ROWS_TOGETHER, _MOST_TOGETHER = 256, 4
+"""Rows, and steps, that are read together at most: enough that what Python does for it is little for each."""
+
+_NONE = np.zeros(0, np.int64)
 
 Arrays = TypeVar("Arrays", bound=Any)
 Item = tuple[int, int, "Located | Prepared"]
@@ -43,6 +49,54 @@ class Assembly:
         self._begin = None if separator is None else _as_bytes(separator, reader.dtype)
         self._marks, self._fixed_length = setup.packer.marks, setup.packer.fixed_length
         self._marked = self._marks or setup.packer.packing != "concat"
+
+    @property
+    def steps_together(self) -> int:
+        """How many steps are read together, by two threads at the same time; 0 where that is no gain."""
+        flat = self._setup.packer.packing == "concat"
+        here = self.reader.at_once is not None and not self.reader.far and _n_cpus() > 1
+        if not here or (flat and self.plan.order == "block-shuffled"):
+            return 0
+        return max(1, min(_MOST_TOGETHER, _ROWS_TOGETHER // self.batch_size))
+
+    def group(self) -> RowGroup:
+        """Buffers for as many steps as are read together."""
+        return RowGroup(self.steps_together, self.batch_size, self.seq_len + 1, self.reader.dtype)
+
+    def groups(self, epoch: int, step: int, epochs: int | None) -> Iterator[Steps]:
+        """The rows of all steps from a position on, as many steps at a time as are read together."""
+        most, b = self.steps_together, self.batch_size
+        for at_epoch, at_step, rows in self.plan.walk(epoch, step, epochs):
+            if not isinstance(rows, list):
+                prepared = self.prepare(*rows)
+                for k in range(0, len(prepared), most):
+                    part = prepared[k : k + most]
+                    yield Steps(at_epoch, at_step + k, len(part), part)
+                continue
+            n_full = len(rows) - (len(rows[-1]) < b)
+            full = np.concatenate(rows[:n_full]) if n_full else _NONE
+            joined = [full[k : k + most * b] for k in range(0, len(full), most * b)]
+            for where in self.locate(joined):
+                n = len(where.starts) // b
+                yield Steps(at_epoch, at_step, n, where)
+                at_step += n
+            if n_full < len(rows):  # the last step of an epoch, without drop_last
+                yield Steps(at_epoch, at_step, 1, self.locate(rows[-1:])[0])
+
+    def fill_group(self, group: RowGroup, steps: Steps) -> Iterator[tuple[Rows, Raw]]:
+        """Read the batches of several steps, by one call where that can be; what is wrong is raised at its step."""
+        epoch, step, n, rows = steps
+        together = self.reader.read_group(rows, group)
+        for k, buffer in enumerate(group.steps[:n]):
+            if not isinstance(rows, Located):
+                own: Located | Prepared = rows[k]
+            elif together and not self._marks:
+                yield buffer, Raw(epoch, step + k, self.batch_size, rows.length > self.seq_len + 1, rows)
+                continue
+            else:
+                own = rows.part(k, self.batch_size)
+            item = epoch, step + k, own
+            yield buffer, self._checked(buffer, item) if together else self.fill(buffer, item)
 
     def run(self, epoch: int, step: int, epochs: int | None, *, threaded: bool) -> Iterator[Item]:
         """The rows of every step from a position on, ready for `fill`, what they read being fetched ahead."""
@@ -84,12 +138,14 @@ class Assembly:
         return epoch, step, self.prepare(rows, [0, rows.n_rows])[0]
 
     def locate(self, steps: list[NDArray[np.int64]]) -> list[Located]:
-        """Rows of the flat stream for several steps, each ready for `fill`."""
+        """Rows of the flat stream for several steps, or groups of them, each ready to be read."""
+        if not steps:
+            return []
         b, t = self.batch_size, self.seq_len
         if self.plan.order != "sequential" or self._setup.mixture is not None:
             return self.reader.locate_rows(steps, t + 1)
-        full = [starts for starts in steps if len(starts) == b]
-        found = self.reader.locate_rows(full, t + 1, end_to_end=b * t + 1) if full else []
+        full = [starts for starts in steps if len(starts) and len(starts) % b == 0]
+        found = self.reader.locate_rows(full, b * t + 1, every=b) if full else []
         if len(full) < len(steps):  # the last step of an epoch, without drop_last
             found += self.reader.locate_rows(steps[len(full) :], t + 1)
         return found
@@ -114,13 +170,20 @@ class Assembly:
 
     def fill(self, buffer: Rows, item: Item) -> Raw:
         """Read one batch: rows end to end as one range, other rows one by one or piece by piece; padding is zeros."""
-        epoch, step, rows = item
+        rows = item[2]
         if isinstance(rows, Prepared):
-            return self._fill_pieces(buffer, epoch, step, rows)
-        if rows.held is not None:
+            self.reader.read_prepared(rows, buffer)
+        elif rows.held is not None:
             rows.held.fill(buffer)
         else:
             self.reader.read_located(rows, buffer)
+        return self._checked(buffer, item)
+
+    def _checked(self, buffer: Rows, item: Item) -> Raw:
+        """What a filled buffer is; checks that documents begin where they should."""
+        epoch, step, rows = item
+        if isinstance(rows, Prepared):
+            return self._checked_pieces(buffer, epoch, step, rows)
         n_rows = len(rows.starts)
         if n_rows < self.batch_size:
             buffer.array[n_rows:] = 0
@@ -136,9 +199,7 @@ class Assembly:
         starts = rows.starts[: len(rows.shards)]
         return starts, np.full(len(starts), rows.length)
 
-    def _fill_pieces(self, buffer: Rows, epoch: int, step: int, rows: Prepared) -> Raw:
-        """Read the pieces of packed rows, and check that documents begin where they should."""
-        self.reader.read_prepared(rows, buffer)
+    def _checked_pieces(self, buffer: Rows, epoch: int, step: int, rows: Prepared) -> Raw:
         # Compared as bytes: a sixth of what an array of truths and any() take.
         if self._begin is not None:
             found = buffer.array.take(rows.first_ids)
@@ -231,6 +292,11 @@ class Assembly:
             assert isinstance(raw.rows, Prepared)
             targets[raw.rows.patches[:, 0], raw.rows.patches[:, 1]] = raw.patches[:, 0]
         return Batch(inputs, targets, raw.epoch, raw.step, *self.marks(buffer, raw))
+
+
+def _n_cpus() -> int:
+    """Processors that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _as_bytes(token: int, dtype: np.dtype[Any]) -> bytes:

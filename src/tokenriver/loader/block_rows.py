@@ -4,7 +4,7 @@ are used."""
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +34,8 @@ _GROUP = 8
 """Blocks that a store is asked for together: a thread's turn for each alone took as long as the rest of the work."""
 
 _AHEAD_ITEMS = 4096
+
+_NOWHERE = np.zeros(0, np.int64)
 
 
 @dataclass(slots=True, eq=False)
@@ -92,7 +94,7 @@ class BlockRows:
         for starts in steps:
             part = slice(begin, begin + len(starts))
             held = InBlocks(self, names[part], within[part])
-            found.append(Located(starts, self._row, [], [], inside=False, held=held))
+            found.append(Located(starts, self._row, _NOWHERE, _NOWHERE, inside=False, held=held))
             begin = part.stop
         return found
 
@@ -106,7 +108,7 @@ class BlockRows:
                 where = item[2]
                 assert isinstance(where, Located)
                 if where.held is None:
-                    item = (item[0], item[1], replace(where, held=self.locate([where.starts])[0].held))
+                    item = (item[0], item[1], where._replace(held=self.locate([where.starts])[0].held))
                 held = item[2].held  # type: ignore[union-attr]
                 assert held is not None
                 count += 1

@@ -92,7 +92,6 @@ class CachedReader(CachedShards):
     def __del__(self) -> None:
         if hasattr(self, "keeper") and self._pid == os.getpid():
             self._end()
-        super().__del__()
 
     def _end(self) -> None:
         self.keeper.close()

@@ -48,11 +48,12 @@ class CachedShards(TokenReader):
         wanted = set(self._announced or ())
         everything = self.keeper.here.all()
         with self._lock:
+            self._now = None
             for index in [i for i in self._open if self._cached[i] is not None]:
                 if not os.fstat(self._open[index].descriptor).st_nlink:
                     self.keeper.lost(index)
                 if not self.keeper.here[index] or (index not in wanted and not everything):
-                    os.close(self._open.pop(index).descriptor)
+                    del self._open[index]
 
     def _reopen(self, index: int) -> int:
         """Open a shard's file in the cache, and compare its header with the one that the manifest made expect."""
@@ -89,7 +90,6 @@ class CachedShards(TokenReader):
     def _let_go(self, index: int) -> None:
         """Close a shard's file and forget that it was in the cache."""
         with self._lock:
-            opened = self._open.pop(index, None)
-            if opened is not None:
-                os.close(opened.descriptor)
+            self._now = None
+            self._open.pop(index, None)
         self.keeper.lost(index)

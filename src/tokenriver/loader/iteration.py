@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Generic, TypeVar
+from collections import deque
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from tokenriver.loader.prefetch import Feed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     from tokenriver.loader.assembly import Item
     from tokenriver.loader.batch import Batch, Raw
-    from tokenriver.loader.rows import Rows
+    from tokenriver.loader.rows import RowGroup, Rows, Steps
     from tokenriver.loader.train import TrainLoader
 
-__all__ = ["Batches", "Iteration"]
+__all__ = ["Batches", "Iteration", "WholeBatches"]
 
 Made = TypeVar("Made")
+Filled = tuple["Rows", "Raw | Exception", Made | None]
+"""A buffer, what it holds or what went wrong, and what was made of it already."""
+
+_MORE_GROUPS = 2
+"""Groups of buffers beside those that are filled ahead: the taker's own, and the one that it empties."""
 
 
 class Iteration(Generic[Made]):
@@ -33,24 +39,46 @@ class Iteration(Generic[Made]):
         n_buffers: int,
     ) -> None:
         self._loader, self._make_buffer, self._finish, self._n_buffers = loader, make_buffer, finish, n_buffers
-        self._feed: Feed[Item, Rows, tuple[Raw, Made]] | None = None
+        self._feed: Feed[Any, Any, Any] | None = None
         self._begin()
 
-    def _begin(self) -> Feed[Item, Rows, tuple[Raw, Made]]:
+    def _begin(self) -> Feed[Any, Any, Any]:
         if self._feed is not None:
             self._feed.close()
         self._moves = self._loader.moved()
-        self._feed = _feed(self._loader, [self._make_buffer() for _ in range(self._n_buffers)], self._finish)
+        self._feed = self._new_feed()
         return self._feed
+
+    def _new_feed(self) -> Feed[Any, Any, Any]:
+        """Batches from the loader's position on: ids read into buffers in turn, and what `finish` makes of them.
+
+        Both happen in the background thread, if there is one: converting there, not in the consumer, made a batch of
+        64 x 1024 take 120 µs instead of 260 (two busy cores), since the two threads then hardly meet.
+        """
+        loader, fill, finish = self._loader, self._loader.fill, self._finish
+        threaded = loader.prefetch > 0
+        items = loader.assembly.run(loader.epoch, loader.step, loader.epochs, threaded=threaded)
+
+        def fill_and_finish(buffer: Rows, item: Item, _ahead: bool) -> tuple[Raw, Made]:
+            raw = fill(buffer, item)
+            return raw, finish(buffer, raw)
+
+        buffers = [self._make_buffer() for _ in range(self._n_buffers)]
+        return Feed(items, fill_and_finish, buffers, threaded=threaded)
+
+    def _running(self) -> Feed[Any, Any, Any]:
+        """The feed from the loader's position on."""
+        feed = self._feed
+        if feed is None or self._moves != self._loader.moves or feed.pid != os.getpid():
+            feed = self._begin()
+        return feed
 
     def take(self) -> tuple[Rows, Raw, Made]:
         """The next filled buffer and what was made of it, which the loader's position then counts as received.
 
         Raises StopIteration at the end, and what went wrong in the background.
         """
-        feed = self._feed
-        if feed is None or self._moves != self._loader.moves or feed.pid != os.getpid():
-            feed = self._begin()
+        feed = self._running()
         try:
             taken = feed.take()
             if taken is not None:
@@ -63,8 +91,72 @@ class Iteration(Generic[Made]):
         buffer, (raw, made) = taken
         return buffer, raw, made
 
-    def take_whole(self) -> Made:
-        """What was made of the next buffer, of memory of its own; the buffer is free again."""
+    def release(self, buffer: Any) -> None:
+        """Let a buffer be filled again. One of an earlier feed joins the present one; nothing refers to it."""
+        if self._feed is not None:
+            self._feed.release(buffer)
+
+
+class WholeBatches(Iteration[Made]):
+    """An iteration over what `finish` makes of a loader's batches, in memory of its own.
+
+    Where rows lie here and there, several batches are read by one call, into a group of buffers; and two do that at
+    the same time, the thread and a taker that would wait for it. The taker then finishes them one by one.
+    """
+
+    def __init__(self, loader: TrainLoader, finish: Callable[[Rows, Raw], Made]) -> None:
+        self._together = loader.assembly.steps_together if loader.prefetch else 0
+        self._group: RowGroup | None = None
+        self._filled: deque[Filled[Made]] = deque()
+        super().__init__(loader, loader.assembly.buffer, finish, n_buffers=max(1, loader.prefetch))
+
+    def _new_feed(self) -> Feed[Any, Any, Any]:
+        self._group = None
+        self._filled.clear()
+        if not self._together:
+            return super()._new_feed()
+        assembly, finish = self._loader.assembly, self._finish
+
+        def fill_group(group: RowGroup, steps: Steps, ahead: bool) -> deque[Filled[Made]]:
+            filled: deque[Filled[Made]] = deque()
+            try:
+                for buffer, raw in assembly.fill_group(group, steps):
+                    filled.append((buffer, raw, finish(buffer, raw) if ahead else None))
+            except Exception as error:
+                if not filled:
+                    raise
+                filled.append((group.whole, error, None))  # raised when its step is taken
+            return filled
+
+        steps = assembly.groups(self._loader.epoch, self._loader.step, self._loader.epochs)
+        groups = [assembly.group() for _ in range(self._n_buffers + _MORE_GROUPS)]
+        return Feed(steps, fill_group, groups, threaded=True, makers=2)
+
+    def __iter__(self) -> WholeBatches[Made]:
+        return self
+
+    def __next__(self) -> Made:
+        if not self._together:
+            return self._take_single()
+        feed = self._running()
+        try:
+            if not self._filled:
+                self._take_group(feed)
+            buffer, raw, made = self._filled.popleft()
+            if isinstance(raw, Exception):
+                raise raw
+            if made is None:
+                made = self._finish(buffer, raw)
+            self._loader.received(raw)
+        except StopIteration:
+            raise
+        except BaseException:
+            self._feed = None  # asked again, it tries again from the same position
+            raise
+        return made
+
+    def _take_single(self) -> Made:
+        """What was made of the next buffer, which is free again."""
         buffer, _, made = self.take()
         try:
             self.release(buffer)
@@ -73,44 +165,20 @@ class Iteration(Generic[Made]):
             raise
         return made
 
-    def release(self, buffer: Rows) -> None:
-        """Let a buffer be filled again. One of an earlier feed joins the present one; nothing refers to it."""
-        if self._feed is not None:
-            self._feed.release(buffer)
+    def _take_group(self, feed: Feed[Any, Any, Any]) -> None:
+        """Give the last group of buffers back, and take the next. Raises StopIteration at the end."""
+        if self._group is not None:
+            group, self._group = self._group, None
+            feed.release(group)
+        taken = feed.take()
+        if taken is None:
+            raise StopIteration
+        self._group, self._filled = taken
 
 
-class Batches(Iteration["Batch"]):
+class Batches(WholeBatches["Batch"]):
     """An iteration over a loader's batches."""
 
     def __init__(self, loader: TrainLoader) -> None:
         make, arrays = loader.assembly.batch, loader.assembly.pool(ahead=loader.prefetch)
-        super().__init__(
-            loader,
-            loader.assembly.buffer,
-            lambda buffer, raw: make(buffer, raw, arrays),
-            n_buffers=max(1, loader.prefetch),
-        )
-
-    def __iter__(self) -> Batches:
-        return self
-
-    def __next__(self) -> Batch:
-        return self.take_whole()
-
-
-def _feed(
-    loader: TrainLoader, buffers: Sequence[Rows], finish: Callable[[Rows, Raw], Made]
-) -> Feed[Item, Rows, tuple[Raw, Made]]:
-    """Batches from the loader's position on: ids read into `buffers` in turn, and what `finish` makes of them.
-
-    Both happen in the background thread, if there is one: converting there, not in the consumer, made a batch of
-    64 x 1024 take 120 µs instead of 260 (two busy cores), since the two threads then hardly meet.
-    """
-    fill, threaded = loader.fill, loader.prefetch > 0
-    items = loader.assembly.run(loader.epoch, loader.step, loader.epochs, threaded=threaded)
-
-    def fill_and_finish(buffer: Rows, item: Item) -> tuple[Raw, Made]:
-        raw = fill(buffer, item)
-        return raw, finish(buffer, raw)
-
-    return Feed(items, fill_and_finish, buffers, threaded=threaded)
+        super().__init__(loader, lambda buffer, raw: make(buffer, raw, arrays))

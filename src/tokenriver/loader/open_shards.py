@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections import OrderedDict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from tokenriver.errors import IntegrityError
 from tokenriver.loader.source import ShardFile, read_shard_file
@@ -14,31 +17,50 @@ from tokenriver.loader.source import ShardFile, read_shard_file
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from numpy.typing import NDArray
+
 __all__ = ["MAX_OPEN", "OpenShards"]
 
 MAX_OPEN = 128
 """Descriptors kept open, least recently used closed first; far below the usual limit of 1,024 (macOS: 256)."""
 
-_CHECK_EVERY, _CHECK_SHARD = 0.001, 0.00005
+_CHECK_EVERY, _CHECK_SHARD = 0.001, 0.0002
 """Seconds between two looks at an open shard's size, times and links while it is being read, and what every open shard
-adds: a look (fstat) takes 2 µs, so that with 128 shards 4 % of the time goes to it and not a quarter."""
+adds: a look (fstat) takes 2 to 4 µs, so that with 128 shards 1 or 2 % of the time goes to it and not a third."""
 
 _LOOK_EVERY = 0.1
 """Seconds between two looks at what has the shard's name (stat, 8 µs), for file systems whose fstat says too little."""
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class _Open:
-    """An open shard, when it was last looked at, and what fstat said of it then."""
+    """An open shard, when it was last looked at, and what fstat said of it then; closed when nobody holds it."""
 
     descriptor: int
     checked: float
     looked: float
     facts: tuple[int, int, int, int]
+    pid: int
+
+    def __del__(self) -> None:
+        if self.pid == os.getpid():
+            os.close(self.descriptor)
+
+
+@dataclass(slots=True, eq=False)
+class OpenNow:
+    """The shards that were open at some moment, and stay so while this is held: `descriptors` int32 [shards], −1 for
+    those that were not (`all`: none); to be looked at again from `until` on."""
+
+    descriptors: NDArray[np.int32]
+    held: tuple[_Open, ...]
+    all: bool
+    until: float = 0.0
 
 
 class OpenShards:
-    """The descriptors of a reader. `_lock` guards them: what was asked for stays open while it is held."""
+    """The descriptors of a reader. `_lock` guards their table: what was asked for stays open while it is held, and
+    what `_held` gave as long as somebody refers to it."""
 
     def __init__(self, shards: Sequence[ShardFile], *, max_open: int) -> None:
         self.shards = tuple(shards)
@@ -50,34 +72,51 @@ class OpenShards:
         self._pid = os.getpid()
         self._lock = threading.Lock()
         self._open: OrderedDict[int, _Open] = OrderedDict()
+        self._now: OpenNow | None = None
 
     def close(self) -> None:
         """Close all descriptors; the next read opens what it needs again."""
         if self._pid != os.getpid():
             self._renew()
         with self._lock:
-            while self._open:
-                os.close(self._open.popitem()[1].descriptor)
+            self._open.clear()
+            self._now = None
 
-    def __del__(self) -> None:
-        if getattr(self, "_pid", None) == os.getpid():
-            for opened in self._open.values():
-                os.close(opened.descriptor)
+    def _open_now(self, index: NDArray[np.int64]) -> OpenNow:
+        """These shards, at most `max_open`, open, and what is open besides; all of it looked at again now and then."""
+        found, now = self._now, time.monotonic()
+        if found is not None and now < found.until and (found.all or found.descriptors.take(index).min() >= 0):
+            return found
+        wanted = set(index.tolist())
+        with self._lock:
+            for i in [*self._open, *wanted]:  # those wanted last, since one may be closed for another
+                self._held(i, now)
+            held = tuple(self._open.values())
+            if found is None or found.held != held:
+                descriptors = np.full(len(self.shards), -1, np.int32)
+                descriptors[list(self._open)] = [opened.descriptor for opened in held]
+                found = self._now = OpenNow(descriptors, held, len(held) == len(descriptors))
+            found.until = min(opened.checked for opened in held) + _look_every(len(held))
+            return found
 
-    def _descriptor(self, index: int, now: float) -> int:
-        """An open descriptor of a shard that still is what it was when the loader opened."""
+    def _held(self, index: int, now: float) -> _Open:
+        """A shard, open, that still is what it was when the loader opened."""
         opened = self._open.get(index)
         if opened is None:
             while len(self._open) >= self._max_open:
-                os.close(self._open.popitem(last=False)[1].descriptor)
+                self._open.popitem(last=False)
             descriptor = self._reopen(index)
-            self._open[index] = _Open(descriptor, now, now, _facts(descriptor))
-            return descriptor
+            opened = self._open[index] = _Open(descriptor, now, now, _facts(descriptor), self._pid)
+            return opened
         if len(self.shards) > self._max_open:
             self._open.move_to_end(index)
-        if now - opened.checked > _CHECK_EVERY + _CHECK_SHARD * len(self._open):
+        if now - opened.checked > _look_every(len(self._open)):
             self._look_again(self.shards[index], opened, now)
-        return opened.descriptor
+        return opened
+
+    def _descriptor(self, index: int, now: float) -> int:
+        """Its descriptor."""
+        return self._held(index, now).descriptor
 
     def _look_again(self, shard: ShardFile, opened: _Open, now: float) -> None:
         """Whether the open file changed, or lost its name to another: then look at what has the name now."""
@@ -132,6 +171,11 @@ class OpenShards:
             f"{shard.path}: {'cut short' if size < expected else 'grown'} from {expected:,} to {size:,} bytes since "
             "the loader opened"
         )
+
+
+def _look_every(n_open: int) -> float:
+    """Seconds between two looks at an open shard, one of so many."""
+    return _CHECK_EVERY + _CHECK_SHARD * n_open
 
 
 def _facts(descriptor: int) -> tuple[int, int, int, int]:

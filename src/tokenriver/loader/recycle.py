@@ -7,6 +7,7 @@ does, every new batch of 64 x 1024 costs 128 page faults, 150 to 200 µs, four t
 from __future__ import annotations
 
 import sys
+import threading
 from sys import getrefcount
 from typing import TYPE_CHECKING, Any
 
@@ -34,21 +35,24 @@ _ALONE = next(n for n in range(9) if _idle([(object(), object())], n))
 
 
 class Recycled:
-    """A pool of `kept` pairs of arrays, for one thread at a time. Views, tensors and buffers made of an array hold it
+    """A pool of `kept` pairs of arrays. Views, tensors and buffers made of an array hold it
     too. As many are kept as batches are on their way to the consumer, and one or two in use there."""
 
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], *, kept: int) -> None:
         self._shape, self._dtype, self._kept = shape, dtype, kept
         self._pairs: list[tuple[NDArray[Any], NDArray[Any]]] = []
+        self._lock = threading.Lock()
 
     def take(self) -> tuple[NDArray[Any], NDArray[Any]]:
         """Two arrays of the pool's shape with any content, which nobody else holds."""
-        idle = _idle(self._pairs, _ALONE)
-        if idle is not None:
-            return idle
+        with self._lock:
+            idle = _idle(self._pairs, _ALONE)
+            if idle is not None:
+                return idle
         pair = np.empty(self._shape, self._dtype), np.empty(self._shape, self._dtype)
         if _COUNTS:
-            if len(self._pairs) == self._kept:
-                del self._pairs[0]
-            self._pairs.append(pair)
+            with self._lock:
+                if len(self._pairs) == self._kept:
+                    del self._pairs[0]
+                self._pairs.append(pair)
         return pair

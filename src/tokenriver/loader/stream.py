@@ -15,7 +15,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from tokenriver.errors import IntegrityError
+from tokenriver.loader.many_reads import FEWEST, many_reads
 from tokenriver.loader.open_shards import MAX_OPEN, OpenShards
+from tokenriver.loader.prepared import Prepared
 from tokenriver.loader.rows import Located, Span
 from tokenriver.loader.shard_parts import parts_of_range
 from tokenriver.shards.header import HEADER_BYTES
@@ -26,8 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tokenriver.loader.order import Order
-    from tokenriver.loader.prepared import Prepared
-    from tokenriver.loader.rows import Reads, Rows
+    from tokenriver.loader.rows import Reads, RowGroup, Rows
     from tokenriver.loader.source import ShardFile
 
 __all__ = ["MAX_OPEN", "SHARDS_AHEAD", "TokenReader", "open_reader"]
@@ -75,12 +76,19 @@ class TokenReader(OpenShards):
         self.n_tokens = self._ends[-1]
         self.dtype = max((shard.header.dtype for shard in self.shards), key=lambda dtype: dtype.itemsize)
         self._uniform = all(shard.header.dtype == self.dtype for shard in self.shards)
+        self.at_once = many_reads()
 
     def __getstate__(self) -> dict[str, Any]:
         return {"shards": self.shards, "max_open": self._max_open}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(state["shards"], max_open=state["max_open"])  # type: ignore[misc]
+
+    def close(self) -> None:
+        """As OpenShards, with what the system holds open for reading many ranges at once."""
+        super().close()
+        if self.at_once is not None:
+            self.at_once.let_go()
 
     def ahead(self, items: Iterator[Item], reads: Callable[[Item], Reads]) -> Iterator[Item]:  # noqa: ARG002
         """The items as they are; where reading takes long, what they will read is fetched ahead of the taker."""
@@ -122,19 +130,21 @@ class TokenReader(OpenShards):
         if self._pid != os.getpid():
             self._renew()
         end_to_end, n_bytes = where.length != rows.array.shape[1], where.length * self.dtype.itemsize
+        n = len(where.shards)
+        if where.inside and self._read_many(where.shards, where.offsets, rows.addresses(n), n_bytes, n_bytes * n):
+            return
         with self._lock:
             if not where.inside:
-                for k in range(len(where.shards)):
+                for k in range(n):
                     self._read(int(where.starts[k]), rows.flat[: where.length] if end_to_end else rows.array[k])
-            elif end_to_end:
-                self._read_bytes(where.shards[0], where.offsets[0], rows.view[:n_bytes])
-            elif len(where.shards) <= self._max_open:
-                self._read_inside(where.shards, where.offsets, rows.bytes, n_bytes * len(where.shards))
-            else:
-                for begin in range(0, len(where.shards), self._max_open):
-                    part = slice(begin, begin + self._max_open)
-                    shards = where.shards[part]
-                    self._read_inside(shards, where.offsets[part], rows.bytes[part], n_bytes * len(shards))
+                return
+            shards, offsets = where.shards.tolist(), where.offsets.tolist()
+            if end_to_end:
+                self._read_bytes(shards[0], offsets[0], rows.view[:n_bytes])
+                return
+            for begin in range(0, n, self._max_open):
+                part = slice(begin, begin + self._max_open)
+                self._read_inside(shards[part], offsets[part], rows.bytes[part], n_bytes * len(shards[part]))
 
     def locate(
         self, starts: NDArray[np.int64], sizes: NDArray[np.int64] | int
@@ -144,20 +154,16 @@ class TokenReader(OpenShards):
         offsets = HEADER_BYTES + (starts - self.bounds[index]) * self.dtype.itemsize
         return index, offsets, (starts + sizes > self.bounds[index + 1]) | (not self._uniform)
 
-    def locate_rows(self, batches: Sequence[NDArray[np.int64]], row: int, *, end_to_end: int = 0) -> list[Located]:
-        """Rows of `row` ids for many batches at once, whose first tokens are `batches`: 10 µs a batch less than singly.
-
-        With `end_to_end`, every batch's rows are one range of so many ids from its first token on.
+    def locate_rows(self, batches: Sequence[NDArray[np.int64]], length: int, *, every: int = 0) -> list[Located]:
+        """Rows of `length` ids for many batches at once, whose first tokens are `batches`: 10 µs a batch less than
+        singly. With `every`, so many rows at a time are one range of `length` ids, from the first one's first on.
         """
-        length = end_to_end or row
-        firsts = [starts[:1] for starts in batches] if end_to_end else batches
+        firsts = [starts[::every] for starts in batches] if every else batches
         index, offsets, crosses = self.locate(np.concatenate(firsts), length)
         edges = np.cumsum([0, *map(len, firsts)])
         inside = np.diff(np.searchsorted(np.flatnonzero(crosses), edges)) == 0
-        found = []
-        for starts, a, z, whole in zip(batches, edges[:-1].tolist(), edges[1:].tolist(), inside.tolist(), strict=True):
-            found.append(Located(starts, length, index[a:z].tolist(), offsets[a:z].tolist(), whole))
-        return found
+        parts = zip(batches, edges[:-1].tolist(), edges[1:].tolist(), inside.tolist(), strict=True)
+        return [Located(starts, length, index[a:z], offsets[a:z], whole) for starts, a, z, whole in parts]
 
     def read_prepared(self, pieces: Prepared, rows: Rows) -> None:
         """Read the pieces of packed rows into the flat buffer, in order."""
@@ -175,9 +181,11 @@ class TokenReader(OpenShards):
                 ):
                     self._read(start, rows.flat[place : place + size])
             return
+        rows.hold(None)  # first, so that the memory of the last batch's bytes becomes this one's
+        if self._read_pieces_at_once([pieces], [rows]):
+            return
         # Lists made here and now are in the cache when `map` walks them; made with 127 other steps' they are not.
         shards, sizes, offsets = pieces.shards.tolist(), pieces.sizes.tolist(), pieces.offsets.tolist()
-        rows.hold(None)  # first, so that the memory of the last batch's bytes becomes this one's
         with self._lock:
             # As bytes and joined: a hundred slices of a buffer to read into would take 30 µs longer.
             parts = self._read_pieces(shards, sizes, offsets)
@@ -186,6 +194,56 @@ class TokenReader(OpenShards):
                 self._complete(parts, shards, sizes, offsets)
                 content = b"".join(_spaced(parts, pieces.gaps))
         rows.hold(content)
+
+    def read_group(self, wanted: Located | Sequence[Prepared], group: RowGroup) -> bool:
+        """Read the rows of several steps by one system call; False where they are to be read step by step: where a
+        range needs two shards, or something is wrong."""
+        if self._pid != os.getpid():
+            self._renew()
+        if not isinstance(wanted, Located):
+            return self._read_pieces_at_once(wanted, group.steps)
+        n, n_bytes = len(wanted.shards), wanted.length * self.dtype.itemsize
+        whole_steps = n != len(wanted.starts)
+        addresses = group.addresses(n) if whole_steps else group.whole.addresses(n)
+        return wanted.inside and self._read_many(
+            wanted.shards, wanted.offsets, addresses, n_bytes, n_bytes * n, fewest=1 if whole_steps else FEWEST
+        )
+
+    def _read_pieces_at_once(self, wanted: Sequence[Prepared], buffers: Sequence[Rows]) -> bool:
+        """Read the pieces of packed rows straight to their places in each step's buffer."""
+        if self.at_once is None or any(pieces.crosses for pieces in wanted):
+            return False
+        shards, offsets, sizes = (_joined([p[k] for p in wanted]) for k in (1, 2, 3))  # type: ignore[misc]
+        width, pairs = self.dtype.itemsize, list(zip(wanted, buffers, strict=False))
+        addresses = _joined([(p.places * width).astype(np.uint64) + rows.address for p, rows in pairs])
+        if not self._read_many(shards, offsets, addresses, sizes, int(sizes.sum())):
+            return False
+        for pieces, rows in pairs:
+            rows.hold(None)
+            if pieces.gaps:
+                _clear_gaps(pieces, rows)
+        return True
+
+    def _read_many(
+        self,
+        shards: NDArray[np.int64],
+        offsets: NDArray[np.int64],
+        addresses: NDArray[np.uint64],
+        sizes: NDArray[np.int64] | int,
+        total: int,
+        *,
+        fewest: int = FEWEST,
+    ) -> bool:
+        """Read ranges that each lie in one shard by one system call, without the lock, so that threads read at the
+        same time. False where that cannot be, or not all of it came: then they are to be read one by one."""
+        if self.at_once is None or len(shards) < fewest or len(self.shards) > self._max_open:
+            return False
+        files = self._open_now(shards)
+        try:
+            return self.at_once.read(files, shards, offsets, addresses, sizes, total=total)
+        except OSError:  # the system gives no more of it: reading range by range does as well
+            self.at_once = None
+            return False
 
     def _read_pieces(self, index: list[int], sizes: list[int], offsets: list[int]) -> list[bytes]:
         """Pieces that each lie in one shard, one system call each; some may come back short."""
@@ -251,6 +309,20 @@ class TokenReader(OpenShards):
                 self._check_size(index, offset + len(view))
                 raise IntegrityError(f"{self.shards[index].path}: a read at byte {offset:,} came back empty; try again")
             view, offset = view[n:], offset + n
+
+
+def _joined(parts: list[NDArray[Any]]) -> NDArray[Any]:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def _clear_gaps(pieces: Prepared, rows: Rows) -> None:
+    """Zeros where no piece of packed rows is."""
+    end, last = 0, 0
+    for before, n_bytes in pieces.gaps:
+        if before != last:
+            end = int(pieces.places[before - 1]) * rows.array.itemsize + int(pieces.sizes[before - 1])
+        rows.view[end : end + n_bytes] = bytes(n_bytes)
+        end, last = end + n_bytes, before
 
 
 def _spaced(parts: list[bytes], gaps: list[tuple[int, int]]) -> list[bytes]:

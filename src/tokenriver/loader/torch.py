@@ -14,7 +14,7 @@ import numpy as np
 
 from tokenriver.errors import MissingDependencyError, ResumeError, UsageError
 from tokenriver.loader.batch import Batch, Marks, Raw
-from tokenriver.loader.iteration import Iteration
+from tokenriver.loader.iteration import Iteration, WholeBatches
 from tokenriver.loader.prepared import Prepared
 from tokenriver.loader.rows import Rows
 from tokenriver.loader.train import TrainLoader
@@ -142,7 +142,7 @@ def to_device(
     return _Staged(loader, device, dtype) if device.type == "cuda" else _Converted(loader, device, dtype)
 
 
-class _Converted(Iteration["TensorBatch"]):
+class _Converted(WholeBatches["TensorBatch"]):
     """Batches for the CPU, or for devices that take a plain copy."""
 
     def __init__(self, loader: TrainLoader, device: torch.device, dtype: torch.dtype) -> None:
@@ -155,13 +155,7 @@ class _Converted(Iteration["TensorBatch"]):
             mask, lengths, places = (None if m is None else torch.from_numpy(m).to(device) for m in marks)
             return TensorBatch(inputs, targets, raw.epoch, raw.step, mask, lengths, places)
 
-        super().__init__(loader, loader.assembly.buffer, convert, n_buffers=max(1, loader.prefetch))
-
-    def __iter__(self) -> _Converted:
-        return self
-
-    def __next__(self) -> TensorBatch:
-        return self.take_whole()
+        super().__init__(loader, convert)
 
 
 class _PinnedRows(Rows):
