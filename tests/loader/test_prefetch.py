@@ -66,6 +66,79 @@ def test_an_error_comes_after_the_batches_before_it(monkeypatch: pytest.MonkeyPa
         next(made)
 
 
+class Slow:
+    """Filling that takes as long as it is told, and counts who did it."""
+
+    def __init__(self, fail_at: int | None = None) -> None:
+        self.makers: list[str] = []
+        self.fail_at = fail_at
+        self.at_once = self.most = 0
+        self.lock = threading.Lock()
+
+    def __call__(self, slot: list[int], item: int, _ahead: bool) -> int:
+        with self.lock:
+            self.makers.append(threading.current_thread().name)
+            self.at_once += 1
+            self.most = max(self.most, self.at_once)
+        threading.Event().wait(0.0001 * (item % 7))
+        slot[0] = item
+        with self.lock:
+            self.at_once -= 1
+        if item == self.fail_at:
+            raise ValueError(item)
+        return item
+
+
+@pytest.mark.parametrize("n_slots", [1, 2, 4])
+def test_two_makers_work_at_the_same_time_and_in_order(n_slots: int) -> None:
+    fill = Slow()
+    feed = Feed(iter(range(400)), fill, [[0] for _ in range(n_slots)], threaded=True, makers=2)
+    assert list(drawn(feed)) == list(range(400))
+    assert fill.most == min(2, n_slots)
+    assert len(fill.makers) == 400
+    assert len(set(fill.makers)) == 2 or n_slots == 1
+    assert feed.take() is None
+
+
+@pytest.mark.parametrize("fail_at", [0, 1, 50, 51])
+def test_of_two_makers_an_error_comes_after_the_batches_before_it(fail_at: int) -> None:
+    feed = Feed(iter(range(400)), Slow(fail_at), [[0] for _ in range(4)], threaded=True, makers=2)
+    made = drawn(feed)
+    assert list(islice(made, fail_at)) == list(range(fail_at))
+    with pytest.raises(ValueError, match=str(fail_at)):
+        next(made)
+
+
+def test_an_error_of_the_items_comes_after_those_before_it() -> None:
+    def items() -> Iterator[int]:
+        yield from range(30)
+        raise ValueError("no more")
+
+    for makers in (1, 2):
+        made = drawn(Feed(items(), Slow(), [[0] for _ in range(4)], threaded=True, makers=makers))
+        assert list(islice(made, 30)) == list(range(30))
+        with pytest.raises(ValueError, match="no more"):
+            next(made)
+
+
+def test_ctrl_c_while_the_taker_makes_a_batch_does_not_wait_for_the_thread() -> None:
+    started, go_on = threading.Event(), threading.Event()
+
+    def fill(_slot: list[int], item: int, _ahead: bool) -> int:
+        if threading.current_thread() is threading.main_thread():
+            raise KeyboardInterrupt
+        started.set()
+        go_on.wait(10)
+        return item
+
+    feed = Feed(iter(range(10)), fill, [[0] for _ in range(4)], threaded=True, makers=2)
+    assert started.wait(10)
+    with pytest.raises(KeyboardInterrupt):
+        feed.take()
+    go_on.set()
+    assert feed.take() is None
+
+
 def test_an_array_is_used_again_only_when_nothing_refers_to_it() -> None:
     pool = Recycled((2, 3), np.dtype(np.int32), kept=4)
     inputs, targets = pool.take()

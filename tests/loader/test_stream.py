@@ -15,7 +15,7 @@ import pytest
 from positions import write_data_set
 
 from tokenriver import IntegrityError, TrainLoader, write_shard
-from tokenriver.loader import stream
+from tokenriver.loader import range_reader
 from tokenriver.loader.order import ORDERS
 from tokenriver.loader.rows import Rows
 from tokenriver.loader.source import resolve
@@ -196,19 +196,21 @@ def test_a_shard_replaced_rewritten_or_grown_meanwhile_is_an_error_that_names_it
 
 
 def test_without_preadv_the_same_tokens_are_read(data_set: DataSet, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(stream, "_preadv", stream.seek_and_read)
+    monkeypatch.setattr(range_reader, "_preadv", range_reader.seek_and_read)
+    monkeypatch.setattr(range_reader, "many_reads", lambda: None)
     loader = TrainLoader(data_set([500, 300], variants=["uint16", "uint32"]), batch_size=2, seq_len=7, epochs=1)
     starts = np.concatenate([batch.inputs[:, 0] for batch in loader])
     assert sorted(starts.tolist()) == [7 * i for i in range(114)]
 
 
 def test_a_read_that_comes_back_short_is_asked_for_again(data_set: DataSet, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = stream._preadv
+    whole = range_reader._preadv
 
     def half(descriptor: int, buffers: Sequence[memoryview], offset: int) -> int:
         return whole(descriptor, [buffers[0][: max(1, len(buffers[0]) // 2)]], offset)
 
-    monkeypatch.setattr(stream, "_preadv", half)
+    monkeypatch.setattr(range_reader, "_preadv", half)
+    monkeypatch.setattr(range_reader, "many_reads", lambda: None)
     for order in ORDERS:
         loader = TrainLoader(data_set([500]), batch_size=8, seq_len=7, epochs=1, order=order, drop_last=False)
         starts = np.concatenate([b.inputs[:, 0] if b.mask is None else b.inputs[b.mask[:, 0], 0] for b in loader])

@@ -268,6 +268,21 @@ def test_a_dropped_iteration_ends_its_thread(data_set: DataSet) -> None:
     assert wait_for_threads(before)
 
 
+def test_an_interruption_of_handing_back_a_group_of_buffers_costs_no_batch(
+    data_set: DataSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loader = TrainLoader(data_set([50_000]), batch_size=8, seq_len=5)
+    batches = iter(loader)
+    steps = [next(batches).step]
+    with monkeypatch.context() as patch:
+        patch.setattr(Feed, "release", lambda *_: signal.raise_signal(signal.SIGINT))
+        with pytest.raises(KeyboardInterrupt):
+            steps += (batch.step for batch in batches)
+    steps += (next(batches).step for _ in range(10))
+    assert steps == list(range(len(steps)))
+    assert len(steps) > 11
+
+
 @pytest.mark.parametrize("prefetch", [0, 2])
 def test_an_interruption_of_handing_back_a_buffer_costs_no_later_batch(
     data_set: DataSet, monkeypatch: pytest.MonkeyPatch, prefetch: int

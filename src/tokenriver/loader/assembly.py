@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
@@ -11,13 +10,13 @@ from tokenriver.errors import IntegrityError
 from tokenriver.loader.batch import Batch, Marks, Raw
 from tokenriver.loader.block_rows import BlockRows
 from tokenriver.loader.plan import Plan
-from tokenriver.loader.prepared import Prepared, prepare
+from tokenriver.loader.prepared import Prepared, PreparedSteps, prepare
 from tokenriver.loader.recycle import Recycled
-from tokenriver.loader.rows import Located, RowGroup, Rows, Steps
+from tokenriver.loader.rows import Located, Rows
 from tokenriver.loader.segments import cumulative_lengths
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
@@ -27,11 +26,6 @@ if TYPE_CHECKING:
     from tokenriver.loader.stream import TokenReader
 
 __all__ = ["Assembly", "Item"]
-
-_ROWS_TOGETHER, _MOST_TOGETHER = 256, 4
-"""Rows, and steps, that are read together at most: enough that what Python does for it is little for each."""
-
-_NONE = np.zeros(0, np.int64)
 
 Arrays = TypeVar("Arrays", bound=Any)
 Item = tuple[int, int, "Located | Prepared"]
@@ -47,56 +41,8 @@ class Assembly:
         separator = self.data.separator_id if self.data.separator_position == "before" else None
         # What each document begins with, as it lies in a buffer.
         self._begin = None if separator is None else _as_bytes(separator, reader.dtype)
-        self._marks, self._fixed_length = setup.packer.marks, setup.packer.fixed_length
-        self._marked = self._marks or setup.packer.packing != "concat"
-
-    @property
-    def steps_together(self) -> int:
-        """How many steps are read together, by two threads at the same time; 0 where that is no gain."""
-        flat = self._setup.packer.packing == "concat"
-        here = self.reader.at_once is not None and not self.reader.far and _n_cpus() > 1
-        if not here or (flat and self.plan.order == "block-shuffled"):
-            return 0
-        return max(1, min(_MOST_TOGETHER, _ROWS_TOGETHER // self.batch_size))
-
-    def group(self) -> RowGroup:
-        """Buffers for as many steps as are read together."""
-        return RowGroup(self.steps_together, self.batch_size, self.seq_len + 1, self.reader.dtype)
-
-    def groups(self, epoch: int, step: int, epochs: int | None) -> Iterator[Steps]:
-        """The rows of all steps from a position on, as many steps at a time as are read together."""
-        most, b = self.steps_together, self.batch_size
-        for at_epoch, at_step, rows in self.plan.walk(epoch, step, epochs):
-            if not isinstance(rows, list):
-                prepared = self.prepare(*rows)
-                for k in range(0, len(prepared), most):
-                    part = prepared[k : k + most]
-                    yield Steps(at_epoch, at_step + k, len(part), part)
-                continue
-            n_full = len(rows) - (len(rows[-1]) < b)
-            full = np.concatenate(rows[:n_full]) if n_full else _NONE
-            joined = [full[k : k + most * b] for k in range(0, len(full), most * b)]
-            for where in self.locate(joined):
-                n = len(where.starts) // b
-                yield Steps(at_epoch, at_step, n, where)
-                at_step += n
-            if n_full < len(rows):  # the last step of an epoch, without drop_last
-                yield Steps(at_epoch, at_step, 1, self.locate(rows[-1:])[0])
-
-    def fill_group(self, group: RowGroup, steps: Steps) -> Iterator[tuple[Rows, Raw]]:
-        """Read the batches of several steps, by one call where that can be; what is wrong is raised at its step."""
-        epoch, step, n, rows = steps
-        together = self.reader.read_group(rows, group)
-        for k, buffer in enumerate(group.steps[:n]):
-            if not isinstance(rows, Located):
-                own: Located | Prepared = rows[k]
-            elif together and not self._marks:
-                yield buffer, Raw(epoch, step + k, self.batch_size, rows.length > self.seq_len + 1, rows)
-                continue
-            else:
-                own = rows.part(k, self.batch_size)
-            item = epoch, step + k, own
-            yield buffer, self._checked(buffer, item) if together else self.fill(buffer, item)
+        self.marks_documents, self._fixed_length = setup.packer.marks, setup.packer.fixed_length
+        self._marked = self.marks_documents or setup.packer.packing != "concat"
 
     def run(self, epoch: int, step: int, epochs: int | None, *, threaded: bool) -> Iterator[Item]:
         """The rows of every step from a position on, ready for `fill`, what they read being fetched ahead."""
@@ -121,9 +67,13 @@ class Assembly:
         """The rows of every step from a position on, those of the flat stream by `locate`."""
         locate = locate or self.locate
         for at_epoch, at_step, rows in self.plan.walk(epoch, step, epochs):
-            steps: Sequence[Located | Prepared] = locate(rows) if isinstance(rows, list) else self.prepare(*rows)
-            for k, ready in enumerate(steps):
-                yield at_epoch, at_step + k, ready
+            if isinstance(rows, list):
+                for k, where in enumerate(locate(rows)):
+                    yield at_epoch, at_step + k, where
+            else:
+                prepared = self.prepare(*rows)
+                for k in range(len(prepared.n_rows)):
+                    yield at_epoch, at_step + k, prepared.step(k)
 
     def ahead(self, items: Iterator[Item]) -> Iterator[Item]:
         """The items of an iteration, what they read being fetched ahead of the taker where reading takes long."""
@@ -135,7 +85,7 @@ class Assembly:
         rows = self.plan.take(epoch, step)
         if isinstance(rows, np.ndarray):
             return epoch, step, self.locate([rows])[0]
-        return epoch, step, self.prepare(rows, [0, rows.n_rows])[0]
+        return epoch, step, self.prepare(rows, [0, rows.n_rows]).step(0)
 
     def locate(self, steps: list[NDArray[np.int64]]) -> list[Located]:
         """Rows of the flat stream for several steps, or groups of them, each ready to be read."""
@@ -150,7 +100,7 @@ class Assembly:
             found += self.reader.locate_rows(steps[len(full) :], t + 1)
         return found
 
-    def prepare(self, rows: Segments, bounds: list[int]) -> list[Prepared]:
+    def prepare(self, rows: Segments, bounds: list[int]) -> PreparedSteps:
         """Packed rows of several steps, those of step k between bounds[k] and bounds[k + 1], each ready for `fill`."""
         packer = self._setup.packer
         return prepare(
@@ -160,7 +110,7 @@ class Assembly:
             batch_size=self.batch_size,
             seq_len=self.seq_len,
             shared_slots=packer.packing == "best-fit",
-            marks=self._marks,
+            marks=self.marks_documents,
             join=self.plan.order == "sequential",
         )
 
@@ -177,9 +127,9 @@ class Assembly:
             rows.held.fill(buffer)
         else:
             self.reader.read_located(rows, buffer)
-        return self._checked(buffer, item)
+        return self.checked(buffer, item)
 
-    def _checked(self, buffer: Rows, item: Item) -> Raw:
+    def checked(self, buffer: Rows, item: Item) -> Raw:
         """What a filled buffer is; checks that documents begin where they should."""
         epoch, step, rows = item
         if isinstance(rows, Prepared):
@@ -200,11 +150,18 @@ class Assembly:
         return starts, np.full(len(starts), rows.length)
 
     def _checked_pieces(self, buffer: Rows, epoch: int, step: int, rows: Prepared) -> Raw:
-        # Compared as bytes: a sixth of what an array of truths and any() take.
-        if self._begin is not None:
+        if not self.begin_right(buffer, rows.first_ids):
             found = buffer.array.take(rows.first_ids)
-            if found.tobytes() != self._begin * len(found):
-                self._check_begins(rows.first_tokens[found != self.data.separator_id])
+            self._check_begins(rows.first_tokens[found != self.data.separator_id])
+        return self.patched(epoch, step, rows)
+
+    def begin_right(self, buffer: Rows, places: NDArray[np.int64]) -> bool:
+        """Whether documents begin with a separator at these places of a filled buffer, where one is known."""
+        # Compared as bytes: a sixth of what an array of truths and any() take.
+        return self._begin is None or buffer.array.take(places).tobytes() == self._begin * len(places)
+
+    def patched(self, epoch: int, step: int, rows: Prepared) -> Raw:
+        """What a filled buffer is, with the ids of targets that lie elsewhere."""
         patches = None
         if len(rows.patches):
             patches = np.empty((len(rows.patches), 1), self.reader.dtype)
@@ -240,7 +197,7 @@ class Assembly:
                 mask = np.zeros((b, t), np.bool_)
                 mask[: raw.n_rows] = True
             borders = None
-            if self._marks:
+            if self.marks_documents:
                 borders, mask = self._stream_borders(buffer, raw, mask)
         if borders is None:
             return Marks(mask, None)
@@ -292,11 +249,6 @@ class Assembly:
             assert isinstance(raw.rows, Prepared)
             targets[raw.rows.patches[:, 0], raw.rows.patches[:, 1]] = raw.patches[:, 0]
         return Batch(inputs, targets, raw.epoch, raw.step, *self.marks(buffer, raw))
-
-
-def _n_cpus() -> int:
-    """Processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _as_bytes(token: int, dtype: np.dtype[Any]) -> bytes:

@@ -7,9 +7,12 @@ from collections import deque
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from tokenriver.loader.prefetch import Feed
+from tokenriver.loader.step_groups import MORE_GROUPS, StepGroups, steps_together
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    import numpy as np
 
     from tokenriver.loader.assembly import Item
     from tokenriver.loader.batch import Batch, Raw
@@ -21,9 +24,6 @@ __all__ = ["Batches", "Iteration", "WholeBatches"]
 Made = TypeVar("Made")
 Filled = tuple["Rows", "Raw | Exception", Made | None]
 """A buffer, what it holds or what went wrong, and what was made of it already."""
-
-_MORE_GROUPS = 2
-"""Groups of buffers beside those that are filled ahead: the taker's own, and the one that it empties."""
 
 
 class Iteration(Generic[Made]):
@@ -98,29 +98,39 @@ class Iteration(Generic[Made]):
 
 
 class WholeBatches(Iteration[Made]):
-    """An iteration over what `finish` makes of a loader's batches, in memory of its own.
+    """An iteration over what `convert` makes of a loader's batches, in memory of its own.
 
-    Where rows lie here and there, several batches are read by one call, into a group of buffers; and two do that at
-    the same time, the thread and a taker that would wait for it. The taker then finishes them one by one.
+    Where reading several batches together is a gain (step_groups.py), buffers come in groups, and two fill them: the
+    thread, and a taker that would wait for it. The taker makes the batches then, unless it is away; one by one.
     """
 
-    def __init__(self, loader: TrainLoader, finish: Callable[[Rows, Raw], Made]) -> None:
-        self._together = loader.assembly.steps_together if loader.prefetch else 0
+    def __init__(
+        self, loader: TrainLoader, convert: Callable[[Batch], Made], *, dtype: np.dtype[Any] | None = None
+    ) -> None:
+        assembly = loader.assembly
+        self._together = steps_together(assembly) if loader.prefetch else 0
+        ahead = (loader.prefetch + MORE_GROUPS) * self._together or loader.prefetch
+        arrays, make = assembly.pool(dtype, ahead=ahead), assembly.batch
         self._group: RowGroup | None = None
         self._filled: deque[Filled[Made]] = deque()
-        super().__init__(loader, loader.assembly.buffer, finish, n_buffers=max(1, loader.prefetch))
+        super().__init__(
+            loader,
+            assembly.buffer,
+            lambda buffer, raw: convert(make(buffer, raw, arrays)),
+            n_buffers=max(1, loader.prefetch),
+        )
 
     def _new_feed(self) -> Feed[Any, Any, Any]:
         self._group = None
         self._filled.clear()
         if not self._together:
             return super()._new_feed()
-        assembly, finish = self._loader.assembly, self._finish
+        groups, finish = StepGroups(self._loader.assembly, self._together), self._finish
 
-        def fill_group(group: RowGroup, steps: Steps, ahead: bool) -> deque[Filled[Made]]:
+        def fill(group: RowGroup, steps: Steps, ahead: bool) -> deque[Filled[Made]]:
             filled: deque[Filled[Made]] = deque()
             try:
-                for buffer, raw in assembly.fill_group(group, steps):
+                for buffer, raw in groups.fill(group, steps):
                     filled.append((buffer, raw, finish(buffer, raw) if ahead else None))
             except Exception as error:
                 if not filled:
@@ -128,9 +138,9 @@ class WholeBatches(Iteration[Made]):
                 filled.append((group.whole, error, None))  # raised when its step is taken
             return filled
 
-        steps = assembly.groups(self._loader.epoch, self._loader.step, self._loader.epochs)
-        groups = [assembly.group() for _ in range(self._n_buffers + _MORE_GROUPS)]
-        return Feed(steps, fill_group, groups, threaded=True, makers=2)
+        steps = groups.run(self._loader.epoch, self._loader.step, self._loader.epochs)
+        buffers = [groups.buffers() for _ in range(self._n_buffers + MORE_GROUPS)]
+        return Feed(steps, fill, buffers, threaded=True, makers=2)
 
     def __iter__(self) -> WholeBatches[Made]:
         return self
@@ -142,11 +152,10 @@ class WholeBatches(Iteration[Made]):
         try:
             if not self._filled:
                 self._take_group(feed)
-            buffer, raw, made = self._filled.popleft()
+            buffer, raw, ready = self._filled.popleft()
             if isinstance(raw, Exception):
                 raise raw
-            if made is None:
-                made = self._finish(buffer, raw)
+            made = self._finish(buffer, raw) if ready is None else ready
             self._loader.received(raw)
         except StopIteration:
             raise
@@ -180,5 +189,4 @@ class Batches(WholeBatches["Batch"]):
     """An iteration over a loader's batches."""
 
     def __init__(self, loader: TrainLoader) -> None:
-        make, arrays = loader.assembly.batch, loader.assembly.pool(ahead=loader.prefetch)
-        super().__init__(loader, lambda buffer, raw: make(buffer, raw, arrays))
+        super().__init__(loader, lambda batch: batch)

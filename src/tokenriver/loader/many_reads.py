@@ -29,7 +29,7 @@ __all__ = ["FEWEST", "ManyReads", "many_reads"]
 FEWEST = 8
 """Ranges from which on one call for all is worth its preparation."""
 
-_CAPACITY = 256
+_CAPACITY = 512
 """Reads given to the kernel at a time."""
 
 # linux/io_uring.h. The numbers of these system calls are the same on every architecture.
@@ -80,10 +80,10 @@ class ManyReads:
         sizes: NDArray[np.int64] | int,
         *,
         total: int,
+        memory: object,
     ) -> bool:
-        """Read sizes[k] bytes from offsets[k] of file index[k] on to addresses[k], `total` in all; whether they all came.
-
-        The memory must not go before this returns. Raises OSError when no further queue can be had.
+        """Read sizes[k] bytes from offsets[k] of file index[k] on to addresses[k] in `memory`, `total` in all; whether
+        they all came. Raises OSError when no further queue can be had.
         """
         if self._pid != os.getpid():  # a forked child must not touch its parent's queues
             self.__init__()  # type: ignore[misc]
@@ -93,11 +93,16 @@ class ManyReads:
         except IndexError:
             queue = _Queue()
         queue.know(files)
-        done = 0
-        for begin in range(0, len(offsets), _CAPACITY):
-            part = slice(begin, begin + _CAPACITY)
-            own_sizes = sizes if isinstance(sizes, int) else sizes[part]
-            done += queue.read(index[part], offsets[part], addresses[part], own_sizes)
+        queue.memory = memory
+        if len(offsets) <= _CAPACITY:
+            done = queue.read(index, offsets, addresses, sizes)
+        else:
+            done = 0
+            for begin in range(0, len(offsets), _CAPACITY):
+                part = slice(begin, begin + _CAPACITY)
+                own_sizes = sizes if isinstance(sizes, int) else sizes[part]
+                done += queue.read(index[part], offsets[part], addresses[part], own_sizes)
+        queue.memory = None
         idle.append(queue)  # one that was interrupted is not used again
         return done == total
 
@@ -131,6 +136,7 @@ class _Queue:
         self._turned = np.arange(2 * n, dtype=np.uint32) % n
         table["flags"] = _FIXED_FILE
         self._files: OpenNow | None = None
+        self.memory: object = None  # what is written to, which must not go before the queue
         self._last: NDArray[np.uint64] | None = None
         self._at = -1
         self._given = 0
@@ -190,7 +196,7 @@ class _Queue:
             return
         try:
             if self._pid == os.getpid():
-                self._wait()  # what is under way writes to memory that may go now
+                self._wait()  # what is under way writes to memory that goes now
         finally:
             os.close(self._ring)
 

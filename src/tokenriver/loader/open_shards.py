@@ -87,9 +87,9 @@ class OpenShards:
         found, now = self._now, time.monotonic()
         if found is not None and now < found.until and (found.all or found.descriptors.take(index).min() >= 0):
             return found
-        wanted = set(index.tolist())
+        wanted = () if found is not None and found.all else set(index.tolist())
         with self._lock:
-            for i in [*self._open, *wanted]:  # those wanted last, since one may be closed for another
+            for i in (*self._open, *wanted):  # those wanted last, since one may be closed for another
                 self._held(i, now)
             held = tuple(self._open.values())
             if found is None or found.held != held:

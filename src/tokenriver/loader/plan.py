@@ -157,5 +157,5 @@ class Plan:
 
 
 _PLANNED_FIRST, _PLANNED = 1 << 12, 1 << 15
-"""Rows whose order is computed in one go: few at first, to begin in 0.3 ms, then enough that a row costs 30 ns, and that
-threads which read meanwhile seldom wait for the interpreter's lock."""
+"""Rows whose order is computed in one go: few at first, to begin in 0.3 ms, then enough that a row costs 30 ns, and
+that threads which read meanwhile seldom wait for the interpreter's lock."""

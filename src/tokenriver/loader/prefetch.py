@@ -40,9 +40,11 @@ class Feed(Generic[Item, Slot, Filled]):
     """Fills slots with items in order, as many ahead of the taker as slots are free; without a thread none.
 
     `take` gives (slot, filled) or None at the end, and raises what `fill(slot, item, ahead)` raised; `ahead` says that
-    the taker is busy with something else. `release` gives a slot back for reuse. With `makers=2` taker and thread call `fill` at the same time, for different slots; items are drawn by one
-    at a time. The thread waits only for a free slot, so `close` (or garbage collection of the feed) always ends it.
-    A feed does not survive a fork: `take` in the child would wait; the owner sees `pid` and makes a new one.
+    the taker is busy with something else. `release` gives a slot back for reuse. With `makers=2` taker and thread call
+    `fill` at the same time, for different slots; items are drawn by one at a time.
+
+    The thread waits only for a free slot, so `close` (or garbage collection of the feed) always ends it. A feed does
+    not survive a fork: `take` in the child would wait; the owner sees `pid` and makes a new one.
     """
 
     def __init__(
@@ -144,9 +146,8 @@ class _Work(Generic[Item, Slot, Filled]):
                 number, slot = self.drawn, self.free.popleft()
                 self.drawn += 1
                 self.making += 1
-            made = item = self._draw()
-        if item is not None and not isinstance(item, BaseException):
-            made = self._filled(slot, item)
+            item = self._draw()
+        made = item if item is None or isinstance(item, BaseException) else self._filled(slot, item)
         with self.mutex:
             self.ready[number] = made
             self.making -= 1

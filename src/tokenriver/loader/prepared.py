@@ -5,7 +5,6 @@ Only what depends on the ids themselves is left to each step: reading, checking,
 
 from __future__ import annotations
 
-from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
     from tokenriver.loader.segments import Segments
     from tokenriver.loader.stream import TokenReader
 
-__all__ = ["Prepared", "prepare"]
+__all__ = ["Pieces", "Prepared", "PreparedSteps", "prepare"]
 
 
 class Prepared(NamedTuple):
@@ -57,6 +56,66 @@ class Prepared(NamedTuple):
         return mask
 
 
+class Column(NamedTuple):
+    """Values of all steps, step k's between edges[k] and edges[k + 1]."""
+
+    values: NDArray[Any]
+    edges: list[int]
+
+    def of(self, first: int, stop: int) -> NDArray[Any]:
+        """The values of steps [first, stop)."""
+        return self.values[self.edges[first] : self.edges[stop]]
+
+
+class PreparedSteps(NamedTuple):
+    """The rows of consecutive steps: what a Prepared has, all steps' in one array each, and places counted in buffers
+    laid end to end, of `step_ids` ids each."""
+
+    n_rows: list[int]
+    shards: Column
+    offsets: Column
+    sizes: Column
+    gaps: list[list[tuple[int, int]]]
+    starts: Column
+    places: Column
+    crosses: list[bool]
+    first_ids: Column
+    first_tokens: Column
+    short: list[list[tuple[int, int]]]
+    border_targets: Column
+    borders: Column | None
+    patches: Column
+    step_ids: int
+
+    def step(self, k: int) -> Prepared:
+        """One of them."""
+        end = k + 1
+        return Prepared(
+            self.n_rows[k],
+            self.shards.of(k, end),
+            self.offsets.of(k, end),
+            self.sizes.of(k, end),
+            self.gaps[k],
+            self.starts.of(k, end),
+            self.places.of(k, end) - k * self.step_ids,
+            self.crosses[k],
+            self.first_ids.of(k, end) - k * self.step_ids,
+            self.first_tokens.of(k, end),
+            self.short[k],
+            self.border_targets.of(k, end),
+            None if self.borders is None else self.borders.of(k, end),
+            self.patches.of(k, end),
+        )
+
+
+class Pieces(NamedTuple):
+    """Steps [first, stop) of some, to be read together."""
+
+    of: PreparedSteps
+    first: int
+    stop: int
+
+
 def prepare(
     rows: Segments,
     bounds: list[int],
@@ -67,7 +126,7 @@ def prepare(
     shared_slots: bool,
     marks: bool,
     join: bool,
-) -> list[Prepared]:
+) -> PreparedSteps:
     """Rows [bounds[k], bounds[k + 1]) for every k, at most `batch_size` each, as the rows of one step.
 
     `shared_slots` says that rows have T + 1 slots, so the last token of one has no target; `join` reads pieces as
@@ -93,32 +152,25 @@ def prepare(
     shards, offsets, crosses = reader.locate(starts, sizes)
     n_bytes = sizes * itemsize
     gaps = _gaps(filled, read_places, read_edges, width, b, itemsize)
-    of_step = np.repeat(np.arange(n_steps) * (b * width), np.diff(read_edges))
-    parts = (
+    piece_edges = read_edges.tolist()
+    begin_edges = np.searchsorted(begins, edges).tolist()
+    return PreparedSteps(
         np.diff(bounds).tolist(),
-        _cut(shards, read_edges),
-        _cut(offsets, read_edges),
-        _cut(n_bytes, read_edges),
+        Column(shards, piece_edges),
+        Column(offsets, piece_edges),
+        Column(n_bytes, piece_edges),
         gaps,
-        _cut(starts, read_edges),
-        _cut(read_places - of_step, read_edges),
+        Column(starts, piece_edges),
+        Column(read_places, piece_edges),
         (np.diff(np.searchsorted(np.flatnonzero(crosses), read_edges)) > 0).tolist(),
-        _cut(places[begins] - step[begins] * (b * width), begin_edges := np.searchsorted(begins, edges)),
-        _cut(rows.start[begins], begin_edges),
+        Column(places[begins], begin_edges),
+        Column(rows.start[begins], begin_edges),
         short,
-        _cut(*_border_targets(rows, step, bounds, edges, t)),
-        _cut(*_borders(rows, all_rows, used, n_steps, b, t)) if marks else [None] * n_steps,
-        _cut(*_patches(rows, bounds)),
+        _border_targets(rows, step, bounds, edges, t),
+        _borders(rows, all_rows, used, n_steps, b, t) if marks else None,
+        _patches(rows, bounds),
+        b * width,
     )
-    return list(map(Prepared, *parts))
-
-
-def _cut(values: NDArray[Any], edges: NDArray[np.int64]) -> list[NDArray[Any]]:
-    """The values between each two edges."""
-    if not len(values):
-        return [values] * (len(edges) - 1)
-    bounds = edges.tolist()
-    return [values[a:z] for a, z in pairwise(bounds)]
 
 
 def _lasts(keys: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -131,29 +183,28 @@ def _lasts(keys: NDArray[np.int64]) -> NDArray[np.int64]:
 
 def _border_targets(
     rows: Segments, step: NDArray[np.int64], bounds: list[int], edges: NDArray[np.int64], seq_len: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The targets inside rows that do not count, as places in their step, and where each step's begin."""
+) -> Column:
+    """The targets inside rows that do not count, as places in their step."""
     border = np.flatnonzero(rows.border)
     target = rows.slot[border] + rows.inputs[border] - 1
     inside = (rows.inputs[border] > 0) & (target < seq_len)
     border, target = border[inside], target[inside]
     own_rows = rows.row[border] - np.array(bounds, np.int64)[step[border]]
-    return own_rows * seq_len + target, np.searchsorted(border, edges)
+    return Column(own_rows * seq_len + target, np.searchsorted(border, edges).tolist())
 
 
-def _patches(rows: Segments, bounds: list[int]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The patches with their rows counted within each step, and where each step's begin."""
+def _patches(rows: Segments, bounds: list[int]) -> Column:
+    """The patches with their rows counted within each step."""
     edges = np.searchsorted(rows.patches[:, 0], bounds)
     patches = rows.patches.copy()
     patches[:, 0] -= np.repeat(np.array(bounds[:-1], np.int64), np.diff(edges))
-    return patches, edges
+    return Column(patches, edges.tolist())
 
 
 def _borders(
     rows: Segments, all_rows: NDArray[np.int64], used: NDArray[np.int64], n_steps: int, batch_size: int, seq_len: int
-) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """Where documents, and a row's padding, begin in the inputs of each step, and the step's B · T behind them; and
-    where each step's begin in these."""
+) -> Column:
+    """Where documents, and a row's padding, begin in the inputs of each step (int32), and the step's B · T behind."""
     per_step = batch_size * seq_len
     # All steps' inputs end to end, with one place more for each step's end, so that every border has its own.
     ends = np.arange(1, n_steps + 1) * (per_step + 1)
@@ -166,7 +217,7 @@ def _borders(
     edges = np.zeros(n_steps + 1, np.int64)
     edges[1:] = np.searchsorted(borders, ends)
     borders -= np.repeat(ends - (per_step + 1), np.diff(edges))
-    return borders.astype(np.int32), edges
+    return Column(borders.astype(np.int32), edges.tolist())
 
 
 def _joined(

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tokenriver.loader.block_rows import InBlocks
-    from tokenriver.loader.prepared import Prepared
+    from tokenriver.loader.prepared import Pieces
     from tokenriver.loader.source import ShardFile
 
 __all__ = ["Located", "Reads", "RowGroup", "Rows", "Span", "Steps"]
@@ -97,4 +97,4 @@ class Steps(NamedTuple):
     epoch: int
     step: int
     n: int
-    rows: Located | list[Prepared]
+    rows: Located | Pieces

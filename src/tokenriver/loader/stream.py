@@ -8,16 +8,14 @@ that names the shard. Nor does a map's resident memory grow with the data (both:
 from __future__ import annotations
 
 import os
-import time
 from bisect import bisect_right
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from tokenriver.errors import IntegrityError
-from tokenriver.loader.many_reads import FEWEST, many_reads
-from tokenriver.loader.open_shards import MAX_OPEN, OpenShards
-from tokenriver.loader.prepared import Prepared
+from tokenriver.loader.many_reads import FEWEST
+from tokenriver.loader.open_shards import MAX_OPEN
+from tokenriver.loader.range_reader import RangeReader
 from tokenriver.loader.rows import Located, Span
 from tokenriver.loader.shard_parts import parts_of_range
 from tokenriver.shards.header import HEADER_BYTES
@@ -28,6 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tokenriver.loader.order import Order
+    from tokenriver.loader.prepared import Pieces, Prepared
     from tokenriver.loader.rows import Reads, RowGroup, Rows
     from tokenriver.loader.source import ShardFile
 
@@ -38,28 +37,7 @@ SHARDS_AHEAD = 5
 """How many shards it pays to `expect`: the one at hand, and those fetched ahead."""
 
 
-def seek_and_read(descriptor: int, buffers: Sequence[Any], offset: int) -> int:
-    """os.preadv for systems without it (Windows): two steps, which the reader's lock makes one."""
-    os.lseek(descriptor, offset, os.SEEK_SET)
-    done = 0
-    for buffer in buffers:
-        raw = os.read(descriptor, len(buffer))
-        buffer[: len(raw)] = raw
-        done += len(raw)
-    return done
-
-
-def _seek_and_get(descriptor: int, size: int, offset: int) -> bytes:
-    """os.pread likewise."""
-    os.lseek(descriptor, offset, os.SEEK_SET)
-    return os.read(descriptor, size)
-
-
-_preadv: Callable[[int, Sequence[Any], int], int] = getattr(os, "preadv", seek_and_read)
-_pread: Callable[[int, int, int], bytes] = getattr(os, "pread", _seek_and_get)
-
-
-class TokenReader(OpenShards):
+class TokenReader(RangeReader):
     """Reads ids of consecutive shards by their position in the whole split. Safe to share between threads and forks.
 
     `dtype` is the widest id type among the shards (<u2 or <u4); `n_tokens` the length of the stream; `far` whether it
@@ -76,19 +54,12 @@ class TokenReader(OpenShards):
         self.n_tokens = self._ends[-1]
         self.dtype = max((shard.header.dtype for shard in self.shards), key=lambda dtype: dtype.itemsize)
         self._uniform = all(shard.header.dtype == self.dtype for shard in self.shards)
-        self.at_once = many_reads()
 
     def __getstate__(self) -> dict[str, Any]:
         return {"shards": self.shards, "max_open": self._max_open}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(state["shards"], max_open=state["max_open"])  # type: ignore[misc]
-
-    def close(self) -> None:
-        """As OpenShards, with what the system holds open for reading many ranges at once."""
-        super().close()
-        if self.at_once is not None:
-            self.at_once.let_go()
 
     def ahead(self, items: Iterator[Item], reads: Callable[[Item], Reads]) -> Iterator[Item]:  # noqa: ARG002
         """The items as they are; where reading takes long, what they will read is fetched ahead of the taker."""
@@ -131,7 +102,7 @@ class TokenReader(OpenShards):
             self._renew()
         end_to_end, n_bytes = where.length != rows.array.shape[1], where.length * self.dtype.itemsize
         n = len(where.shards)
-        if where.inside and self._read_many(where.shards, where.offsets, rows.addresses(n), n_bytes, n_bytes * n):
+        if where.inside and self._read_many(where.shards, where.offsets, rows.addresses(n), n_bytes, n_bytes * n, rows):
             return
         with self._lock:
             if not where.inside:
@@ -182,7 +153,9 @@ class TokenReader(OpenShards):
                     self._read(start, rows.flat[place : place + size])
             return
         rows.hold(None)  # first, so that the memory of the last batch's bytes becomes this one's
-        if self._read_pieces_at_once([pieces], [rows]):
+        addresses = pieces.places.astype(np.uint64) * np.uint64(self.dtype.itemsize) + rows.address
+        if self._read_many(pieces.shards, pieces.offsets, addresses, pieces.sizes, int(pieces.sizes.sum()), rows):
+            _clear_gaps(pieces, rows)
             return
         # Lists made here and now are in the cache when `map` walks them; made with 127 other steps' they are not.
         shards, sizes, offsets = pieces.shards.tolist(), pieces.sizes.tolist(), pieces.offsets.tolist()
@@ -195,86 +168,37 @@ class TokenReader(OpenShards):
                 content = b"".join(_spaced(parts, pieces.gaps))
         rows.hold(content)
 
-    def read_group(self, wanted: Located | Sequence[Prepared], group: RowGroup) -> bool:
+    def read_group(self, wanted: Located | Pieces, group: RowGroup) -> bool:
         """Read the rows of several steps by one system call; False where they are to be read step by step: where a
         range needs two shards, or something is wrong."""
         if self._pid != os.getpid():
             self._renew()
         if not isinstance(wanted, Located):
-            return self._read_pieces_at_once(wanted, group.steps)
+            return self._read_steps(wanted, group)
         n, n_bytes = len(wanted.shards), wanted.length * self.dtype.itemsize
         whole_steps = n != len(wanted.starts)
         addresses = group.addresses(n) if whole_steps else group.whole.addresses(n)
         return wanted.inside and self._read_many(
-            wanted.shards, wanted.offsets, addresses, n_bytes, n_bytes * n, fewest=1 if whole_steps else FEWEST
+            wanted.shards, wanted.offsets, addresses, n_bytes, n_bytes * n, group, fewest=1 if whole_steps else FEWEST
         )
 
-    def _read_pieces_at_once(self, wanted: Sequence[Prepared], buffers: Sequence[Rows]) -> bool:
-        """Read the pieces of packed rows straight to their places in each step's buffer."""
-        if self.at_once is None or any(pieces.crosses for pieces in wanted):
+    def _read_steps(self, wanted: Pieces, group: RowGroup) -> bool:
+        """Read the pieces of packed rows straight to their places in a group of buffers."""
+        steps, first, stop = wanted
+        if any(steps.crosses[first:stop]):
             return False
-        shards, offsets, sizes = (_joined([p[k] for p in wanted]) for k in (1, 2, 3))  # type: ignore[misc]
-        width, pairs = self.dtype.itemsize, list(zip(wanted, buffers, strict=False))
-        addresses = _joined([(p.places * width).astype(np.uint64) + rows.address for p, rows in pairs])
-        if not self._read_many(shards, offsets, addresses, sizes, int(sizes.sum())):
+        at = int(group.whole.address) - first * group.steps[0].view.nbytes
+        addresses = steps.places.of(first, stop).astype(np.uint64)
+        addresses *= np.uint64(self.dtype.itemsize)
+        addresses += np.uint64(at % (1 << 64))
+        shards, offsets, sizes = (column.of(first, stop) for column in (steps.shards, steps.offsets, steps.sizes))
+        if not self._read_many(shards, offsets, addresses, sizes, int(sizes.sum()), group):
             return False
-        for pieces, rows in pairs:
+        for k, rows in zip(range(first, stop), group.steps, strict=False):
             rows.hold(None)
-            if pieces.gaps:
-                _clear_gaps(pieces, rows)
+            if steps.gaps[k]:
+                _clear_gaps(steps.step(k), rows)
         return True
-
-    def _read_many(
-        self,
-        shards: NDArray[np.int64],
-        offsets: NDArray[np.int64],
-        addresses: NDArray[np.uint64],
-        sizes: NDArray[np.int64] | int,
-        total: int,
-        *,
-        fewest: int = FEWEST,
-    ) -> bool:
-        """Read ranges that each lie in one shard by one system call, without the lock, so that threads read at the
-        same time. False where that cannot be, or not all of it came: then they are to be read one by one."""
-        if self.at_once is None or len(shards) < fewest or len(self.shards) > self._max_open:
-            return False
-        files = self._open_now(shards)
-        try:
-            return self.at_once.read(files, shards, offsets, addresses, sizes, total=total)
-        except OSError:  # the system gives no more of it: reading range by range does as well
-            self.at_once = None
-            return False
-
-    def _read_pieces(self, index: list[int], sizes: list[int], offsets: list[int]) -> list[bytes]:
-        """Pieces that each lie in one shard, one system call each; some may come back short."""
-        now, wanted = time.monotonic(), set(index)
-        if len(wanted) > self._max_open:
-            half = len(index) // 2
-            parts = self._read_pieces(index[:half], sizes[:half], offsets[:half])
-            return parts + self._read_pieces(index[half:], sizes[half:], offsets[half:])
-        opened = {i: self._descriptor(i, now) for i in wanted}
-        return list(map(_pread, [opened[i] for i in index], sizes, offsets))
-
-    def _complete(self, parts: list[bytes], index: list[int], sizes: list[int], offsets: list[int]) -> None:
-        """Read again what came back short, which says what is wrong where it is again."""
-        for k, size in enumerate(sizes):
-            if len(parts[k]) != size:
-                whole = bytearray(size)
-                self._read_bytes(index[k], offsets[k], memoryview(whole))
-                parts[k] = bytes(whole)
-
-    def _read_inside(
-        self, index: list[int], offsets: list[int], buffers: list[list[memoryview]], expected: int
-    ) -> None:
-        """Ranges that each lie in one shard, `expected` bytes in all: one system call each, no Python between them."""
-        now = time.monotonic()
-        opened = {i: self._descriptor(i, now) for i in set(index)}
-        done = sum(map(_preadv, [opened[i] for i in index], buffers, offsets))
-        if done == expected:
-            return
-        # The kernel gives at most 2 GiB a call; what came back short is asked for again, and says then what is wrong.
-        for i, offset, (view,) in zip(index, offsets, buffers[: len(index)], strict=True):
-            self._read_bytes(i, offset, view)
 
     def _read(self, start: int, out: NDArray[Any]) -> None:
         """One range, shard by shard."""
@@ -297,22 +221,6 @@ class TokenReader(OpenShards):
         self._read_bytes(index, HEADER_BYTES + start * dtype.itemsize, target.data.cast("B"))
         if target is not out:
             out[:] = target
-
-    def _read_bytes(self, index: int, offset: int, view: memoryview) -> None:
-        """All bytes of a range of one shard, in as many calls as it takes."""
-        descriptor = self._descriptor(index, time.monotonic())
-        while view:
-            n = _preadv(descriptor, [view], offset)
-            if n == len(view):
-                break
-            if n == 0:
-                self._check_size(index, offset + len(view))
-                raise IntegrityError(f"{self.shards[index].path}: a read at byte {offset:,} came back empty; try again")
-            view, offset = view[n:], offset + n
-
-
-def _joined(parts: list[NDArray[Any]]) -> NDArray[Any]:
-    return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
 def _clear_gaps(pieces: Prepared, rows: Rows) -> None:

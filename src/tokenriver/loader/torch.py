@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tokenriver.errors import MissingDependencyError, ResumeError, UsageError
-from tokenriver.loader.batch import Batch, Marks, Raw
+from tokenriver.loader.batch import Batch, Marks
 from tokenriver.loader.iteration import Iteration, WholeBatches
 from tokenriver.loader.prepared import Prepared
 from tokenriver.loader.rows import Rows
@@ -146,16 +146,13 @@ class _Converted(WholeBatches["TensorBatch"]):
     """Batches for the CPU, or for devices that take a plain copy."""
 
     def __init__(self, loader: TrainLoader, device: torch.device, dtype: torch.dtype) -> None:
-        arrays = loader.assembly.pool(np.dtype(np.int64 if dtype == torch.int64 else np.int32), ahead=loader.prefetch)
-
-        def convert(buffer: Rows, raw: Raw) -> TensorBatch:
-            batch = loader.assembly.batch(buffer, raw, arrays)
+        def convert(batch: Batch) -> TensorBatch:
             inputs, targets = (torch.from_numpy(x).to(device) for x in (batch.inputs, batch.targets))
             marks = (batch.mask, batch.cu_seqlens, batch.position_ids)
             mask, lengths, places = (None if m is None else torch.from_numpy(m).to(device) for m in marks)
-            return TensorBatch(inputs, targets, raw.epoch, raw.step, mask, lengths, places)
+            return TensorBatch(inputs, targets, batch.epoch, batch.step, mask, lengths, places)
 
-        super().__init__(loader, convert)
+        super().__init__(loader, convert, dtype=np.dtype(np.int64 if dtype == torch.int64 else np.int32))
 
 
 class _PinnedRows(Rows):

@@ -42,8 +42,8 @@ class TrainLoader:
     WORLD_SIZE, else 0 of 1. `order` is "shuffled" (differently every epoch, by `seed`), "sequential", or
     "block-shuffled" (blocks of rows are shuffled, and rows among those of 256 blocks: for data behind a URL or on a
     slow disk). Iteration goes on from the loader's position until `epochs` epochs have been served in all (None: for
-    ever). `drop_last` leaves out the last, partial global batch of an epoch, else it is padded and masked. `prefetch`
-    batches are made ahead by one thread (0: none). `dtype` is that of the arrays, "int32" or "int64". `verify` reads
+    ever). `drop_last` leaves out the last, partial global batch of an epoch, else it is padded and masked. At least
+    `prefetch` batches are made ahead by one thread (0: none). `dtype` is that of the arrays, "int32" or "int64". `verify` reads
     every shard once and compares its SHA-256 with the manifest's.
 
     `source` may be a URL (s3://…, gs://…, …), of a directory, a manifest, a shard or a glob: shards are then kept in
@@ -124,6 +124,7 @@ class TrainLoader:
         self.epochs, self.prefetch, self.dtype = epochs, prefetch, np.dtype(dtype)
         self.assembly = Assembly(self._setup, self.reader, self.dtype)
         self.epoch = self.step = 0
+        self._last: tuple[int, int | None] = (-1, None)
         self._moves = 0
         hashes = recorded_hashes(self.data) if verify else None
         self._fingerprint = str(self.data.fingerprint(hashes=hashes))
@@ -269,7 +270,9 @@ class TrainLoader:
 
     def received(self, raw: Raw) -> None:
         """The consumer has this batch: the position is now the one after it."""
-        last = raw.step + 1 == self.plan.steps(raw.epoch) and not self.plan.endless_epoch
+        if self._last[0] != raw.epoch:
+            self._last = raw.epoch, None if self.plan.endless_epoch else self.plan.steps(raw.epoch)
+        last = raw.step + 1 == self._last[1]
         self.epoch, self.step = (raw.epoch + 1, 0) if last else (raw.epoch, raw.step + 1)
 
     @property

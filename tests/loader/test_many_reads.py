@@ -1,0 +1,206 @@
+"""Many ranges by one system call, and several batches together: the same ids as range by range, and the same errors."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import threading
+from collections.abc import Callable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from packing_cases import SEPARATOR, write_documents
+
+from tokenriver import Batch, IntegrityError, Mixture, TrainLoader
+from tokenriver.loader import many_reads as module
+from tokenriver.loader import range_reader, step_groups
+from tokenriver.loader.many_reads import ManyReads, many_reads
+from tokenriver.loader.open_shards import OpenNow
+
+DataSet = Callable[..., Path]
+REFUSED = many_reads() is None
+MODES: list[tuple[str, int | None]] = [("best-fit", None), ("bos-aligned", None), ("bos-aligned", 20)]
+needs_ring = pytest.mark.skipif(REFUSED, reason="io_uring is missing or refused here")
+
+
+@pytest.fixture
+def files(tmp_path: Path) -> Iterator[OpenNow]:
+    """Three files of random bytes, and a place without one."""
+    rng = np.random.default_rng(0)
+    descriptors = []
+    for k in range(3):
+        (tmp_path / f"{k}").write_bytes(rng.bytes(100_000))
+        descriptors.append(os.open(tmp_path / f"{k}", os.O_RDONLY))
+    yield OpenNow(np.array([*descriptors, -1], np.int32), (), all=False)
+    for descriptor in descriptors:
+        os.close(descriptor)
+
+
+def read(reads: ManyReads, files: OpenNow, n: int, *, seed: int, one_size: bool = False) -> tuple[bool, bytes, bytes]:
+    """n random ranges: whether all came, what came, and what pread gives."""
+    rng = np.random.default_rng(seed)
+    index, sizes = rng.integers(0, 3, n), rng.integers(1, 3000, n)
+    if one_size:
+        sizes[:] = 2050
+    offsets, ends = rng.integers(0, 97_000, n), np.cumsum(sizes)
+    memory = np.zeros(int(ends[-1]), np.uint8)
+    addresses = (memory.ctypes.data + ends - sizes).astype(np.uint64)
+    all_sizes = 2050 if one_size else sizes
+    whole = reads.read(files, index, offsets, addresses, all_sizes, total=int(ends[-1]), memory=memory)
+    parts = zip(index.tolist(), sizes.tolist(), offsets.tolist(), strict=True)
+    return whole, memory.tobytes(), b"".join(os.pread(files.descriptors[i], size, at) for i, size, at in parts)
+
+
+@needs_ring
+def test_any_number_of_ranges_comes_as_from_pread(files: OpenNow) -> None:
+    reads = ManyReads()
+    for seed, n in enumerate([1, 64, 511, 512, 513, 1500, 3, *range(100, 140)]):
+        whole, found, expected = read(reads, files, n, seed=seed, one_size=seed % 2 == 1)
+        assert whole
+        assert found == expected
+
+
+@needs_ring
+def test_the_rings_may_turn_over_and_their_counts_too(files: OpenNow) -> None:
+    reads = ManyReads()
+    for seed in range(200):
+        whole, found, expected = read(reads, files, 37, seed=seed)
+        assert (whole, found) == (True, expected)
+    queue = reads._idle[0]
+    assert queue._given == 37 * 200
+    assert queue._head[0] == queue._done[0] == queue._given
+
+
+@needs_ring
+def test_many_threads_have_a_queue_each(files: OpenNow) -> None:
+    reads, results = ManyReads(), []
+
+    def work(seed: int) -> None:
+        results.extend(read(reads, files, 200, seed=1000 * seed + k) for k in range(30))
+
+    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(results) == 150
+    assert all(whole and found == expected for whole, found, expected in results)
+    assert 1 <= len(reads._idle) <= 5
+
+
+@needs_ring
+def test_a_range_behind_a_file_s_end_or_of_no_file_is_not_whole(files: OpenNow) -> None:
+    reads, memory = ManyReads(), np.zeros(200, np.uint8)
+    addresses = np.array([memory.ctypes.data, memory.ctypes.data + 100], np.uint64)
+    for index, offsets in (([0, 1], [50, 99_950]), ([0, 1], [200_000, 0]), ([0, 3], [0, 0])):
+        done = reads.read(files, np.array(index), np.array(offsets), addresses, 100, total=200, memory=memory)
+        assert not done
+    assert reads.read(files, np.array([0, 1]), np.array([0, 99_900]), addresses, 100, total=200, memory=memory)
+
+
+@needs_ring
+def test_a_forked_child_makes_queues_of_its_own(files: OpenNow) -> None:
+    reads = ManyReads()
+    assert read(reads, files, 50, seed=1)[0]
+    pid = os.fork()
+    if pid == 0:
+        whole, found, expected = read(reads, files, 50, seed=2)
+        os._exit(0 if whole and found == expected and reads._pid == os.getpid() else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    whole, found, expected = read(reads, files, 50, seed=3)
+    assert (whole, found) == (True, expected)
+
+
+def test_where_the_system_refuses_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_setup", lambda *_: -1)
+    assert many_reads() is None
+    monkeypatch.setattr(module.sys, "platform", "darwin")
+    assert many_reads() is None
+
+
+def content(loader: TrainLoader, n: int = 10**6) -> list[tuple[Any, ...]]:
+    return [facts(batch) for batch in islice(loader, n)]
+
+
+def facts(b: Batch) -> tuple[Any, ...]:
+    mask, borders = (None if x is None else x.tolist() for x in (b.mask, b.cu_seqlens))
+    return b.epoch, b.step, b.inputs.tolist(), b.targets.tolist(), mask, borders
+
+
+@pytest.mark.parametrize("cpus", [1, 2])
+@pytest.mark.parametrize("drop_last", [True, False])
+def test_batches_read_together_are_those_read_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, drop_last: bool, cpus: int
+) -> None:
+    monkeypatch.setattr(step_groups, "_n_cpus", lambda: cpus)
+    lengths = np.random.default_rng(5).integers(1, 60, 700).tolist()
+    paths, _ = write_documents(tmp_path, lengths, shards=5)
+    shape: dict[str, Any] = {"batch_size": 8, "seq_len": 16, "separator": SEPARATOR, "drop_last": drop_last}
+    modes: list[dict[str, Any]] = [{}, {"cu_seqlens": True}]
+    modes += [{"packing": packing, "max_doc_len": most, "window": 100} for packing, most in MODES]
+    for mode in modes:
+        for order in ("shuffled", "sequential"):
+            words = {**shape, **mode, "order": order, "epochs": 2}
+            found = content(TrainLoader(paths, **words))
+            with monkeypatch.context() as patch:
+                patch.setattr(range_reader, "many_reads", lambda: None)
+                alone = TrainLoader(paths, **words)
+                assert content(alone) == found
+            loader = TrainLoader(paths, **words, prefetch=0)
+            assert [facts(loader.batch_at(step, epoch=epoch)) for epoch, step, *_ in found] == found
+
+
+def test_a_mixture_s_batches_read_together_are_those_read_one_by_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths, _ = write_documents(tmp_path, [30] * 200, shards=2)
+    words: dict[str, Any] = {"batch_size": 8, "seq_len": 16, "separator": SEPARATOR}
+    mixture = Mixture({"a": {"path": str(paths[0]), "weight": 3}, "b": {"path": str(paths[1]), "weight": 1}})
+    found = content(TrainLoader(mixture, **words), 100)
+    monkeypatch.setattr(range_reader, "many_reads", lambda: None)
+    assert content(TrainLoader(mixture, **words), 100) == found
+
+
+def test_a_state_saved_inside_a_group_resumes_at_the_next_batch(data_set: DataSet) -> None:
+    root = data_set([40_000])
+    expected = content(TrainLoader(root, batch_size=8, seq_len=16), 60)
+    loader = TrainLoader(root, batch_size=8, seq_len=16)
+    found: list[tuple[Any, ...]] = []
+    for count in (1, 2, 3, 5, 6, 7, 9, 10, 17):
+        found += content(loader, count)
+        state = loader.state_dict()
+        loader = pickle.loads(pickle.dumps(loader)) if count % 2 else TrainLoader(root, batch_size=8, seq_len=16)
+        loader.load_state_dict(state)
+    assert found == expected
+
+
+@pytest.mark.parametrize("order", ["shuffled", "sequential"])
+@pytest.mark.parametrize("prefetch", [0, 1, 5])
+def test_a_shard_cut_short_is_named_at_the_batch_that_needs_it(data_set: DataSet, prefetch: int, order: str) -> None:
+    root = data_set([5000, 5000])
+    words: dict[str, Any] = {"batch_size": 8, "seq_len": 16, "order": order, "prefetch": prefetch, "epochs": 1}
+    expected = content(TrainLoader(root, **words))
+    loader = TrainLoader(root, **words)
+    os.truncate(root / "train-00001.bin", 1024 + 2 * 2500)
+    for start in (0, 0) if order == "shuffled" else (0, 39):
+        found: list[tuple[Any, ...]] = []
+        with pytest.raises(IntegrityError, match=r"train-00001\.bin: cut short"):
+            found += (facts(batch) for batch in loader)
+        assert found == expected[start : start + len(found)]
+        assert (loader.epoch, loader.step) == (0, start + len(found))
+        if order == "sequential":
+            assert start + len(found) == 39  # the last that needs the first shard alone
+
+
+def test_a_loader_that_was_closed_holds_no_file_and_can_be_used(data_set: DataSet) -> None:
+    loader = TrainLoader(data_set([5000, 5000]), batch_size=8, seq_len=16)
+    first = content(loader, 3)
+    loader.close()
+    assert not loader.reader._open
+    assert loader.reader.at_once is None or not loader.reader.at_once._idle
+    again = TrainLoader(loader.data.shards[0].path.parent, batch_size=8, seq_len=16)
+    assert content(again, 3) == first
+    assert content(loader, 1)[0][:2] == (0, 3)
