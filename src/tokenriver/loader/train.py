@@ -43,8 +43,8 @@ class TrainLoader:
     "block-shuffled" (blocks of rows are shuffled, and rows among those of 256 blocks: for data behind a URL or on a
     slow disk). Iteration goes on from the loader's position until `epochs` epochs have been served in all (None: for
     ever). `drop_last` leaves out the last, partial global batch of an epoch, else it is padded and masked. At least
-    `prefetch` batches are made ahead by one thread (0: none). `dtype` is that of the arrays, "int32" or "int64". `verify` reads
-    every shard once and compares its SHA-256 with the manifest's.
+    `prefetch` batches are made ahead by one thread (0: none). `dtype` is that of the arrays, "int32" or "int64".
+    `verify` reads every shard once and compares its SHA-256 with the manifest's.
 
     `source` may be a URL (s3://…, gs://…, …), of a directory, a manifest, a shard or a glob: shards are then kept in
     `cache_dir` (default: TOKENRIVER_CACHE_DIR, else the user's cache), which all processes of a machine share and
