@@ -93,6 +93,10 @@ class Keeper:
         """Let fetches of what nobody waits for rest a moment: somebody waits for other bytes of the store."""
         self._rest_until = time.monotonic() + _REST
 
+    def is_fetching(self) -> bool:
+        """Whether shards are on their way."""
+        return bool(self._at)
+
     def _take_turn(self) -> None:
         """For the threads: wait while others have precedence."""
         while (left := self._rest_until - time.monotonic()) > 0 and not self._must:

@@ -25,7 +25,7 @@ from tokenriver.storage.paths import filesystem_of, scheme_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["Objects", "StoppedError", "describe"]
+__all__ = ["AT_ONCE", "Objects", "StoppedError", "describe"]
 
 T = TypeVar("T")
 
@@ -38,7 +38,7 @@ FIRST_WAIT, LONGEST_WAIT = 0.5, 30.0
 PATIENCE = 3600.0
 """Seconds without a byte after which a store that fails is given up."""
 
-_AT_ONCE = 64
+AT_ONCE = 64
 """Ranges asked for at the same time: a latency of 30 ms then allows 2,000 a second."""
 
 _LOOK_AGAIN = 60.0
@@ -142,7 +142,7 @@ class Objects:
         wanted: Sequence[Range],
         *,
         stopped: threading.Event | None = None,
-        at_once: int = _AT_ONCE,
+        at_once: int = AT_ONCE,
         any_version: bool = False,
     ) -> list[bytes]:
         """Bytes [start, stop) of objects, each exactly so long; all asked for at the same time.

@@ -80,7 +80,8 @@ class CachedReader(CachedShards):
 
     def _renew(self) -> None:
         super()._renew()
-        self._ranges = RangeReads(self._cached, stopped=self.keeper.stopped)
+        come = (lambda: False) if self._blocks else self.keeper.is_fetching  # beside blocks, shards give way
+        self._ranges = RangeReads(self._cached, stopped=self.keeper.stopped, shards_come=come)
         self._next = NextShards(self._cached, parts=self._order["parts"], repeats=self._order["repeats"])
 
     def close(self) -> None:
