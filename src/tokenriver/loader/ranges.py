@@ -28,8 +28,8 @@ _THREADS = 16
 answer 4 threads gave 400 rows a second, 16 give 1,100."""
 
 _HUNGRY = 0.4
-"""Share of the time spent waiting for ranges from which on whole shards are worth more: a reader that gets three fifths
-of what it could take loses more by shards that come at a fifth of their speed than by fewer rows until they are here."""
+"""Share of the time spent waiting for ranges from which on whole shards are worth more: a reader that gets 0.6 of what
+it could take loses more by shards that come at a fifth of their speed than by fewer rows until they are here."""
 
 _MEMORY = 2.0
 """Seconds over which that share is averaged."""
