@@ -72,11 +72,11 @@ class RangeReader(OpenShards):
     ) -> bool:
         """Read ranges that each lie in one shard by one system call, without the lock, so that threads read at the
         same time. False where that cannot be, or not all of it came: then they are to be read one by one."""
-        if len(shards) < fewest or len(self.shards) > self._max_open or self.at_once is None:
+        if len(shards) < fewest or len(self.shards) > self._max_open or (at_once := self.at_once) is None:
             return False
         files = self._open_now(shards)
         try:
-            whole = self.at_once.read(files, shards, offsets, addresses, sizes, total=total, memory=memory)
+            whole = at_once.read(files, shards, offsets, addresses, sizes, total=total, memory=memory)
         except OSError:  # the system gives no more of it
             whole = False
         if not whole:  # a shard was cut short, which reading range by range tells, or this does not work here
