@@ -41,7 +41,7 @@ def test_rays_own_script_begins_the_workers_that_need_it_with_all_that_it_was_to
 def test_there_are_as_many_places_as_cpus_and_each_is_free_again_when_its_process_ends(tmp_path):
     code = (
         "import sys; from tokenriver.cluster.own.begin_worker import take_place\n"
-        f"print(take_place(2, {str(tmp_path)!r}), flush=True)\n"
+        f"print(take_place(2, {str(tmp_path)!r}) is not None, flush=True)\n"
         "sys.stdin.read()"
     )
     with contextlib.ExitStack() as stack:
@@ -53,7 +53,7 @@ def test_there_are_as_many_places_as_cpus_and_each_is_free_again_when_its_proces
             return process, process.stdout.readline()
 
         found = [taken() for _ in range(3)]
-        assert [said for _, said in found] == [b"True\n", b"True\n", b"False\n"]
+        assert [said for _, said in found] == [b"True\n", b"True\n", b"False\n"], "two of three"
         found[0][0].communicate()
         assert taken()[1] == b"True\n"
 
@@ -127,12 +127,12 @@ def test_a_build_begins_no_process_that_it_does_not_need_and_leaves_none(tmp_pat
     done = forked.run(BUILT.format(source=str(source), out=str(tmp_path / "ray")), env=cluster_environment())
     assert done.returncode == 0, done.stderr
     seen, kept, left = json.loads(done.stdout.splitlines()[-1])
-    kinds = {"gcs_server": 0, "raylet/raylet": 0, "stand_in": 0, "ray::": 0, "begin_worker": 0}
+    kinds = {"worker_parent": 0, "gcs_server": 0, "raylet/raylet": 0, "stand_in": 0, "ray::": 0, "begin_worker": 0}
     for command in seen:
         kind = next((kind for kind in kinds if kind in command), None)
         assert kind, command
         kinds[kind] += 1
-    assert (kinds["gcs_server"], kinds["raylet/raylet"], kinds["stand_in"]) == (1, 1, 2)
+    assert [kinds[one] for one in ("gcs_server", "raylet/raylet", "stand_in", "worker_parent")] == [1, 1, 2, 1]
     assert kinds["ray::"] <= 2, "no more than there are CPUs"
     assert (kept, left) == (True, [])
     tokenriver.build(source, tokenizer="byte260", out=tmp_path / "local", dataset="docs")
@@ -193,6 +193,28 @@ def test_nothing_is_left_of_a_cluster_whose_driver_is_stopped(tmp_path, kind):
         driver.send_signal(kind)
         wait_until(lambda: driver.poll() is not None)
         wait_until(lambda: not alive(pids))
+
+
+@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_what_workers_would_be_forked_from_ends_with_its_driver_also_while_it_loads(kind):
+    pytest.importorskip("ray")
+    with forked.start(LOADS) as driver:
+        wait_until(lambda: driver.stdout.endswith("\n") or driver.poll() is not None)
+        pids = [int(pid) for pid in driver.stdout.split()]
+        assert len(pids) == 1, driver.stderr
+        driver.send_signal(kind)
+        wait_until(lambda: driver.poll() is not None)
+        wait_until(lambda: not alive(pids))
+
+
+LOADS = """
+import psutil, time, threading
+from functools import partial
+from tokenriver.cluster.own.forking import begun_ahead
+with begun_ahead(partial(time.sleep, 120)):
+    print(*(p.pid for p in psutil.Process().children(recursive=True)), flush=True)
+    threading.Event().wait()
+"""
 
 
 def with_source():

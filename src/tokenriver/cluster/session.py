@@ -7,13 +7,15 @@ import logging
 import os
 import signal
 import socket
+import sys
 import threading
 import warnings
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tokenriver.cluster.own.node import can_be_lean, init_lean, replaced
+from tokenriver.cluster.own.forking import WorkerParent, begun_ahead
+from tokenriver.cluster.own.node import can_be_lean, init_lean, replaced, without_addons
 from tokenriver.cluster.shared import not_shared, place_probe, probe_problem
 from tokenriver.errors import ClusterError, UsageError
 
@@ -90,24 +92,36 @@ def _look(folder: Path, probe: str, patience: float) -> str | None:
 
 
 @contextmanager
-def open_session(address: str | None, *, cpus: int) -> Iterator[Session]:
+def open_session(address: str | None, *, cpus: int, ahead: Callable[[], object] | None = None) -> Iterator[Session]:
     """Connect to the cluster at `address` ("auto": the one of this machine), or start one of `cpus` CPUs here.
 
+    `ahead` is called before the first worker of such a cluster is there, for all of them: a function of a module, or a
+    partial of one, that imports and loads what tasks will need, and begins no thread.
     A connection that the caller has already is used and left alone. Nothing of the caller is changed: environment,
     signal handlers and loggers are as before when the context ends. Raises UsageError without Ray, ClusterError when
     no cluster answers.
     """
-    ray = _import_ray()
-    if ray.is_initialized():
+    if "ray" in sys.modules and (ray := _import_ray()).is_initialized():
         yield Session(ray)
         return
+    with begun_ahead(ahead) if address is None else nullcontext() as parent:
+        ray = _import_ray()
+        with _connected(ray, address, cpus, parent):
+            yield Session(ray)
+
+
+@contextmanager
+def _connected(ray: Any, address: str | None, cpus: int, parent: WorkerParent | None) -> Iterator[None]:
     if address is not None:
         _check_answers(address)
-    with _kept_environment(), _without_chatter():
+    own = without_addons() if address is None else nullcontext()
+    with _kept_environment(), _without_chatter(), own:
         try:
-            _connect(ray, address, cpus)
-            yield Session(ray)
+            _connect(ray, address, cpus, parent)
+            yield
         finally:
+            if parent is not None:
+                parent.let_go()
             ray.shutdown()
 
 
@@ -154,7 +168,7 @@ def _no_cluster(address: str | None, reason: str) -> str:
     return f"no Ray cluster could be started here ({reason}); {tip}"
 
 
-def _connect(ray: Any, address: str | None, cpus: int) -> None:
+def _connect(ray: Any, address: str | None, cpus: int, parent: WorkerParent | None = None) -> None:
     quiet: dict[str, Any] = {"log_to_driver": False, "configure_logging": False, "logging_level": logging.ERROR}
     handlers = {kind: signal.getsignal(kind) for kind in (signal.SIGINT, signal.SIGTERM)}
     logger = logging.getLogger("ray")
@@ -165,7 +179,9 @@ def _connect(ray: Any, address: str | None, cpus: int) -> None:
         with warnings.catch_warnings(), _own_signals():
             warnings.simplefilter("ignore")
             if address is None:
-                problem = _begin_here(ray, address="local", num_cpus=cpus, include_dashboard=False, **quiet)
+                problem = _begin_here(
+                    ray, parent, address="local", num_cpus=cpus, num_gpus=0, include_dashboard=False, **quiet
+                )
             else:
                 ray.init(address=address, **quiet)
     except (ConnectionError, RuntimeError, ValueError, OSError, ray.exceptions.RayError) as error:
@@ -183,15 +199,17 @@ def _connect(ray: Any, address: str | None, cpus: int) -> None:
         )
 
 
-def _begin_here(ray: Any, **words: Any) -> str | None:
+def _begin_here(ray: Any, parent: WorkerParent | None, **words: Any) -> str | None:
     """Begin a cluster on this machine, never use one that runs here. What was in the way of the cheap one, if tried."""
     problem = None
     if can_be_lean(ray):
         try:
-            init_lean(ray, **words)
+            init_lean(ray, parent=parent.path if parent else "", **words)
             return None
         except Exception as error:  # of private parts of Ray: anything
             problem = f"the lean start failed ({type(error).__name__}: {error})"
+    if parent is not None:
+        parent.let_go()
     ray.init(**words)
     return problem
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import shutil
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from tokenriver.cluster.pool import TaskPool
@@ -29,12 +31,13 @@ class Work:
 
 
 @contextmanager
-def work_on(folder: Path, *, address: str | None, workers: int | None, cores: int) -> Iterator[Work]:
+def work_on(folder: Path, *, address: str | None, workers: int | None, cores: int, module: str) -> Iterator[Work]:
     """Work in a fresh folder, which is removed at the end whatever happens.
 
-    `workers` limits the tasks at a time; `cores` are those of a cluster that is started here.
+    `workers` limits the tasks at a time; `cores` are those of a cluster that is started here. `module` has the tasks.
     """
-    with open_session(address, cpus=workers or cores) as session:
+    ahead = partial(import_module, module)
+    with open_session(address, cpus=workers or cores, ahead=ahead) as session:
         missing = [parent for parent in folder.parents if not parent.exists()]
         shutil.rmtree(folder, ignore_errors=True)
         (folder / PARTS).mkdir(parents=True)

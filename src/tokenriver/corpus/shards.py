@@ -226,7 +226,8 @@ def _on_cluster(
     from tokenriver.cluster.work import work_on
     from tokenriver.corpus.shards_on_ray import write_on_cluster
 
-    with work_on(how.target.work, address=address, workers=workers, cores=how.threads) as work:
+    module = write_on_cluster.__module__
+    with work_on(how.target.work, address=address, workers=workers, cores=how.threads, module=module) as work:
         written = write_on_cluster(
             work,
             how.target.folder,

@@ -169,7 +169,8 @@ def _on_cluster(
     from tokenriver.cluster.work import work_on
     from tokenriver.golfing.select_on_ray import ClusterSelection
 
-    work = stack.enter_context(work_on(room / _BUCKETS, address=address, workers=workers, cores=default_workers()))
+    module, cores = ClusterSelection.__module__, default_workers()
+    work = stack.enter_context(work_on(room / _BUCKETS, address=address, workers=workers, cores=cores, module=module))
     return ClusterSelection(work, sources, options, block_bytes, progress)
 
 

@@ -69,7 +69,7 @@ class FastEncoder:
         self._make = make
         self._mark_id = mark_id
         self._marked_bytes = 0
-        self._has_arrays = "awkward" in sys.modules
+        self._has_arrays = False
         self._importing = threading.Lock()
         self._cache_budget = cache_budget
         self._memory = memory
@@ -87,6 +87,7 @@ class FastEncoder:
         if len(batch) == 0:
             return TokenBatch(np.zeros(0, np.uint32), np.zeros(1, np.int64))
         n_bytes = int(batch.offsets[-1] - batch.offsets[0])
+        self._has_arrays = self._has_arrays or "awkward" in sys.modules
         mark_id = None if parallel or self._has_arrays else self._mark_for(batch, n_bytes)
         if mark_id is None:
             import awkward  # noqa: F401 - 0.3 s, for which no encoder should be held

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import sys
 from collections import Counter
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -150,10 +151,14 @@ _loaded: dict[tuple[str, Backend, str | int | None], Tokenizer] = {}
 
 
 def load_ahead(word: str, backend: Backend, separator: str | int | None) -> None:
-    """Load a tokenizer, and use it once, for the tasks to come. What goes wrong is told by the driver, or by the task
-    that needs it."""
+    """Load a tokenizer, and use it once, for the tasks to come; no thread is begun. What goes wrong is told by the
+    driver, or by the task that needs it.
+    """
     with suppress(TokenRiverError, OSError):
-        _load(word, backend, separator).encode_batch(["ready"])
+        tokenizer = _load(word, backend, separator)
+        if "gigatoken" in sys.modules:
+            import awkward  # noqa: F401 - what gigatoken gives its arrays in: 0.2 s
+        tokenizer.encode_batch(["ready"], parallel=False)
 
 
 def _load(word: str, backend: Backend, separator: str | int | None) -> Tokenizer:

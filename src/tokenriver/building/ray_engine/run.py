@@ -8,6 +8,7 @@ from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from importlib import import_module
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -72,11 +73,10 @@ def workers_getting_ready(tokenizer: str | os.PathLike[str] | Tokenizer, options
     if not isinstance(word, (str, os.PathLike)):
         yield
         return
+    words, cpus = (_absolute(os.fspath(word)), options.backend, options.separator), options.workers or default_workers()
     with (
-        open_session(options.ray_address, cpus=options.workers or default_workers()) as session,
-        session.beforehand(
-            load_ahead, _absolute(os.fspath(word)), options.backend, options.separator, most=options.workers
-        ),
+        open_session(options.ray_address, cpus=cpus, ahead=partial(load_ahead, *words)) as session,
+        session.beforehand(load_ahead, *words, most=options.workers),
     ):
         yield
 
@@ -157,7 +157,8 @@ def _absolute(word: str) -> str:
 
 def _make_shards(job: Job, log: BuildLog, word: TokenizerWord, progress: ProgressSink | None) -> Complete:
     options, folder = job.options, job.target.segments
-    with open_session(options.ray_address, cpus=options.workers or default_workers()) as session:
+    ahead = partial(import_module, "tokenriver.building.ray_engine.encode_task")
+    with open_session(options.ray_address, cpus=options.workers or default_workers(), ahead=ahead) as session:
         if log.range_bytes is None:
             _begin(job, log, session)
         else:

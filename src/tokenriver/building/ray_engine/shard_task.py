@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+import hashlib
 import zlib
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tokenriver.building.index_part import IndexPart
+from tokenriver.building.pipeline import read_ahead
 from tokenriver.building.plan import document_ends
 from tokenriver.building.ray_engine.segments import read_documents, segment_paths
 from tokenriver.cluster.shared import attempt_path, read_exactly, require_probe
 from tokenriver.errors import IntegrityError
 from tokenriver.files import fsync_directory
-from tokenriver.shards.header import VARIANTS
+from tokenriver.shards.header import VARIANTS, ShardHeader
 from tokenriver.shards.index import index_path
 from tokenriver.shards.layouts import SPLITS
 from tokenriver.shards.manifest import ManifestFile
 from tokenriver.shards.writer import ShardWriter
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from pathlib import Path
 
     from numpy.typing import NDArray
@@ -54,17 +58,16 @@ def make_shard(job: ShardJob, shard: PlannedShard) -> ManifestFile:
     attempt = attempt_path(job.folder, path.name)
     writer = ShardWriter(attempt, variant=shape.variant, vocab_size=shape.header_vocab_size)
     index = IndexPart(index_path(attempt)) if shape.doc_index else None
+    digest = hashlib.sha256(ShardHeader(shape.variant, shard.tokens, shape.header_vocab_size).to_bytes())
     try:
-        for piece in shard.pieces:
-            documents = read_documents(job.folder, piece.chunk, two_streams=job.two_streams)
-            for ids in _read_ids(job, piece, documents):
-                writer.append(ids)
-            if index is not None:
-                index.append(_ends(piece, documents))
+        with closing(read_ahead(_read_pieces(job, shard, index), depth=2)) as pieces:
+            _append(writer, digest, pieces)
         assert writer.n_tokens == shard.tokens, "the plan and the segments disagree"
         if index is not None:
             index.seal()
-        facts = writer.seal()
+        writer.complete()
+        writer.sync()
+        writer.close()
         if index is not None:
             index.part.replace(index_path(path))
         writer.part.replace(path)
@@ -76,8 +79,41 @@ def make_shard(job: ShardJob, shard: PlannedShard) -> ManifestFile:
             index.part.unlink(missing_ok=True)
         raise
     return ManifestFile(
-        name=path.name, split=SPLITS[shard.split], n_tokens=shard.tokens, n_docs=shard.documents, sha256=facts.sha256
+        name=path.name,
+        split=SPLITS[shard.split],
+        n_tokens=shard.tokens,
+        n_docs=shard.documents,
+        sha256=digest.hexdigest(),
     )
+
+
+_SYNC_BYTES = 32 << 20
+"""Bytes after which the disk is given them, in the background, so that little is left to do at the end."""
+
+
+def _append(writer: ShardWriter, digest: hashlib._Hash, pieces: Iterable[NDArray[Any]]) -> None:
+    """Write and hash what another thread reads, while the disk syncs: a build's last shard has all cores."""
+    unsynced, synced = 0, None
+    with ThreadPoolExecutor(1) as syncing:
+        for ids in pieces:
+            writer.append_all([ids])
+            digest.update(ids.data)
+            unsynced += ids.nbytes
+            if unsynced >= _SYNC_BYTES and (synced is None or synced.done()):
+                if synced is not None:
+                    synced.result()  # an error of the disk is told once
+                synced, unsynced = syncing.submit(writer.sync), 0
+        if synced is not None:
+            synced.result()
+
+
+def _read_pieces(job: ShardJob, shard: PlannedShard, index: IndexPart | None) -> Iterator[NDArray[Any]]:
+    """The shard's ids, and its documents into the index, in step."""
+    for piece in shard.pieces:
+        documents = read_documents(job.folder, piece.chunk, two_streams=job.two_streams)
+        yield from _read_ids(job, piece, documents)
+        if index is not None:
+            index.append(_ends(piece, documents))
 
 
 def _read_ids(job: ShardJob, piece: Piece, documents: ChunkDocuments) -> Iterator[NDArray[Any]]:

@@ -3,7 +3,8 @@
 A script: `begin_worker.py FLAG… WORKER.py ARGUMENT…`, in the place of Ray's own, which makes a runtime environment;
 where there is one, or the interpreter has flags, that one is called. For the first tasks of all, Ray begins one worker
 more than it has CPUs, which would import for a CPU second and then be idle: here it waits, before it imports anything,
-until another has ended.
+until another has ended. Then the worker is forked from the process that has imported everything (worker_parent.py); it
+imports by itself where there is none that will.
 """
 
 from __future__ import annotations
@@ -11,21 +12,23 @@ from __future__ import annotations
 import fcntl
 import gc
 import os
-import runpy
 import sys
 import time
 
-__all__ = ["PLACES", "rays_command", "take_place"]
+__all__ = ["OBJECTS", "PARENT", "PLACES", "rays_command", "take_place"]
 
 PLACES = "TOKENRIVER_WORKER_PLACES"
 """The variable that tells how many workers may be: "N:FOLDER", where each keeps a lock on a file of its own."""
+
+PARENT = "TOKENRIVER_WORKER_PARENT"
+"""The variable that tells at which socket the process listens from which workers are forked."""
 
 _TOLD_TO_SETUP = ("--serialized-runtime-env-context=", "--language=")
 """Arguments that are for Ray's script, not for the worker."""
 
 _LOOK_SECONDS = 0.1
 
-_OBJECTS = 100_000
+OBJECTS = 100_000
 """New objects between two looks for garbage (700 by itself): of the imports, 0.2 s of 1.7 went into looking."""
 
 
@@ -40,8 +43,8 @@ def rays_command(arguments: list[str]) -> list[str] | None:
     return [sys.executable, setup, *arguments]
 
 
-def take_place(n: int, folder: str) -> bool:
-    """Whether one of n places is free; then it is kept until this process, or what it becomes, ends."""
+def take_place(n: int, folder: str) -> int | None:
+    """One of n places, as an open file: kept until this process, or what it becomes, ends. None where none is free."""
     for i in range(n):
         file = os.open(f"{folder}/worker-place-{i}", os.O_CREAT | os.O_RDWR | os.O_CLOEXEC, 0o600)
         try:
@@ -50,8 +53,8 @@ def take_place(n: int, folder: str) -> bool:
             os.close(file)
         else:
             os.set_inheritable(file, True)
-            return True
-    return False
+            return file
+    return None
 
 
 def _begin() -> None:
@@ -59,17 +62,32 @@ def _begin() -> None:
     n, _, folder = os.environ.get(PLACES, "").partition(":")
     encodes = all(one.partition("=")[2] == "WORKER" for one in arguments if one.startswith("--worker-type="))
     node = int(os.environ.get("RAY_RAYLET_PID") or os.getppid())
-    while n and encodes and not take_place(int(n), folder):
+    place = None
+    while n and encodes and (place := take_place(int(n), folder)) is None:
         time.sleep(_LOOK_SECONDS)
         if os.getppid() != node:
             return
     command = rays_command(arguments)
     if command is not None:
         os.execv(command[0], command)
-    gc.set_threshold(_OBJECTS)
     sys.argv = [one for one in arguments if not one.startswith(_TOLD_TO_SETUP)]
+    if place is not None and _is_forked(sys.argv, place):
+        return
+    gc.set_threshold(OBJECTS)
     sys.path[0] = os.path.dirname(sys.argv[0])  # noqa: PTH120 - as if the interpreter had been given the worker itself
+    import runpy
+
     runpy.run_path(sys.argv[0], run_name="__main__")
+
+
+def _is_forked(arguments: list[str], place: int) -> bool:
+    """Whether the worker that this process is to be has been forked from the one that has loaded everything."""
+    path = os.environ.get(PARENT)
+    if not path:
+        return False
+    from tokenriver.cluster.own.request import ask
+
+    return ask(path, arguments, place)
 
 
 if __name__ == "__main__":

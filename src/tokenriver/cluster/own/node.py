@@ -15,12 +15,12 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from tokenriver.cluster.own.begin_worker import PLACES
+from tokenriver.cluster.own.begin_worker import PARENT, PLACES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["can_be_lean", "init_lean", "replaced"]
+__all__ = ["can_be_lean", "init_lean", "replaced", "without_addons"]
 
 _SETTINGS = {
     "enable_worker_prestart": False,  # or `ray.init` would wait for workers, which begin while the driver goes on
@@ -64,11 +64,14 @@ def can_be_lean(ray: Any) -> bool:
     return not wanted and all(parts)
 
 
-def init_lean(ray: Any, **words: Any) -> None:
-    """`ray.init` with a node of gcs_server, raylet and workers alone. Raises what it raises, then nothing is left."""
+def init_lean(ray: Any, *, parent: str = "", **words: Any) -> None:
+    """`ray.init` with a node of gcs_server, raylet and workers alone. Raises what it raises, then nothing is left.
+
+    `parent`: the socket of the process from which workers are forked (forking.py).
+    """
     from ray._private import node
 
-    with replaced(node, "Node", _lean(node.Node, ray._raylet)):
+    with replaced(node, "Node", _lean(node.Node, ray._raylet, parent)):
         try:
             ray.init(**words, _system_config=dict(_SETTINGS))
         except BaseException:
@@ -76,7 +79,21 @@ def init_lean(ray: Any, **words: Any) -> None:
             raise
 
 
-def _lean(usual: Any, raylet: Any) -> Any:
+@contextmanager
+def without_addons() -> Iterator[None]:
+    """Let Ray not get ready for arguments of pydantic's, starlette's and its data sets' classes, which no task has:
+    importing pydantic takes 0.2 s.
+    """
+    from ray.util import serialization_addons
+
+    if not hasattr(serialization_addons, "apply"):
+        yield
+        return
+    with replaced(serialization_addons, "apply", lambda _context: None):
+        yield
+
+
+def _lean(usual: Any, raylet: Any, parent: str) -> Any:
     """The node's class, extended; `raylet` is Ray's module of compiled names."""
 
     class LeanNode(usual):  # type: ignore[misc]
@@ -99,15 +116,15 @@ def _lean(usual: Any, raylet: Any) -> Any:
             for name in _PORTS:
                 raylet.persist_port(self._session_dir, self._node_id, getattr(raylet, name), _NO_PORT)
             places = f"{int(self._ray_params.num_cpus)}:{self._session_dir}"
-            self._ray_params.env_vars = {**(self._ray_params.env_vars or {}), PLACES: places}
+            self._ray_params.env_vars = {**(self._ray_params.env_vars or {}), PLACES: places, PARENT: parent}
             start = services.start_ray_process
             with (
                 replaced(services, "start_ray_process", lambda command, *a, **w: start(_quiet(command), *a, **w)),
                 replaced(utils, "get_dashboard_dependency_error", lambda: None),  # imports aiohttp to find out
             ):
                 super().start_raylet(*arguments, **words)
-            with suppress(ImportError):  # while it begins: what giving the first task would import, 0.2 s
-                import ray._common.pydantic_compat  # noqa: F401
+            with suppress(ImportError):  # while it begins: what its end would import
+                import ray.dag.compiled_dag_node  # noqa: F401
 
     return LeanNode
 
