@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from tokenriver.cluster.own.forking import WorkerParent, begun_ahead
 from tokenriver.cluster.own.node import can_be_lean, init_lean, replaced, without_addons
+from tokenriver.cluster.own.postponed import UNUSED, postponed
 from tokenriver.cluster.shared import not_shared, place_probe, probe_problem
 from tokenriver.errors import ClusterError, UsageError
 
@@ -127,8 +128,11 @@ def _connected(ray: Any, address: str | None, cpus: int, parent: WorkerParent | 
 
 def _import_ray() -> Any:
     try:
-        with _no_collection():
+        with _no_collection(), postponed(*UNUSED):
             import ray
+
+            with suppress(ImportError):  # what connecting would import
+                import ray._common.usage.usage_lib
     except ImportError as error:
         raise UsageError(
             "--engine ray needs the package ray, which is not installed: pip install 'tokenriver[ray]'"

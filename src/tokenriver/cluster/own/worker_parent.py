@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from tokenriver.cluster.own.begin_worker import OBJECTS
 from tokenriver.cluster.own.node import without_addons
+from tokenriver.cluster.own.postponed import UNUSED, postponed
 from tokenriver.cluster.own.request import become, close, receive
 
 if TYPE_CHECKING:
@@ -47,7 +48,12 @@ def _get_ready() -> Callable[[str], None]:
     """Import and load. What lets Ray's compiled part read the rest of the environment again."""
     ahead: Callable[[], object] | None = pickle.load(sys.stdin.buffer)
     os.environ.update(RAY_JOB_ID=_FIRST_JOB, RAY_RAYLET_PID=str(os.getpid()))
-    importlib.import_module("ray._private.workers.default_worker")
+    with postponed(*UNUSED):
+        for name in (
+            "ray._private.workers.default_worker",
+            "ray._common.usage.usage_lib",
+        ):  # until a worker has connected
+            importlib.import_module(name)
     if ahead is not None:
         ahead()
     read_again: Callable[[str], None] = sys.modules["ray._raylet"].Config.initialize
