@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import socket
 import warnings
+from types import SimpleNamespace
 
 import pytest
 from inline_pool import InlineSession
 
 from tokenriver.cluster import pool as pool_module
 from tokenriver.cluster.pool import TaskPool, _Task
+from tokenriver.cluster.session import Session
 from tokenriver.cluster.shared import PARTS, attempt_path, node_of_attempt
 
 
@@ -73,3 +75,20 @@ def test_a_task_that_writes_no_file_shows_its_node_while_it_runs(tmp_path):
     assert outcome.value == [("hash-7", socket.gethostname())]
     assert nodes() == []
     assert pool_module._run(".", len, ((),), (tmp_path / "nowhere", "hash-7")).value == 0
+
+
+def test_a_task_that_has_just_ended_is_not_cancelled():
+    cancelled, ended = [], ["two"]
+
+    def wait(tasks, *, num_returns, timeout):  # noqa: ARG001
+        return [task for task in tasks if task in ended], [task for task in tasks if task not in ended]
+
+    def cancel(task, *, force):
+        assert force
+        cancelled.append(task)
+        ended.append(task)
+
+    session = Session(SimpleNamespace(wait=wait, cancel=cancel))
+    session.cancel(["one", "two", "three"], wait=5)
+    session.cancel([], wait=5)
+    assert cancelled == ["one", "three"]

@@ -171,9 +171,7 @@ class TaskPool:
         ]
         for ref in gone:
             del self._running[ref]
-            self.session.ray.cancel(ref, force=True)
-        if gone:
-            self.session.ray.wait(gone, num_returns=len(gone), timeout=_CANCEL_SECONDS)
+        self.session.cancel(gone, wait=_CANCEL_SECONDS)
 
 
 def _run(

@@ -80,12 +80,23 @@ class Session:
         try:
             yield
         finally:
-            for ref in asked:
-                self.ray.cancel(ref, force=True)  # without force it would stop in the middle of an import
+            self.cancel(asked, wait=0)
             ended, _ = self.ray.wait(asked, num_returns=len(asked), timeout=0)
             for ref in ended:
                 with suppress(self.ray.exceptions.RayError):  # a node that cannot will say so at its first task
                     self.ray.get(ref)
+
+    def cancel(self, tasks: list[Any], *, wait: float) -> None:
+        """Stop tasks, by force, or they would stop in the middle of an import; wait for that, so many seconds at most.
+
+        Those that have ended are left alone. Who waits for a task is woken a little before Ray (2.60) has written down
+        that it has ended; cancelled then, it is written down twice, and that ends the driver.
+        """
+        if tasks:
+            _, under_way = self.ray.wait(tasks, num_returns=len(tasks), timeout=0)
+            for ref in under_way:
+                self.ray.cancel(ref, force=True)
+            self.ray.wait(tasks, num_returns=len(tasks), timeout=wait)
 
 
 def _look(folder: Path, probe: str, patience: float) -> str | None:

@@ -1,8 +1,8 @@
 """Modules that Ray imports and a build has no use for: imported when something of them is first looked at.
 
 Of the 0.6 s that importing Ray takes, requests (to ask clouds for their accelerators), jsonschema (to check plug-ins of
-runtime environments) and yaml take 0.2. `importlib.util.LazyLoader` does not help: the second `import` of a module looks
-at it.
+runtime environments) and yaml take 0.2. `importlib.util.LazyLoader` does not help: the second `import` of a module
+looks at it.
 """
 
 from __future__ import annotations
