@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ctypes
+import errno
 import os
 import pickle
 import threading
@@ -204,3 +206,113 @@ def test_a_loader_that_was_closed_holds_no_file_and_can_be_used(data_set: DataSe
     again = TrainLoader(loader.data.shards[0].path.parent, batch_size=8, seq_len=16)
     assert content(again, 3) == first
     assert content(loader, 1)[0][:2] == (0, 3)
+
+
+@needs_ring
+@pytest.mark.parametrize("at", [1, 2])
+def test_a_queue_for_which_the_descriptors_do_not_suffice_leaves_none_behind(
+    monkeypatch: pytest.MonkeyPatch, at: int
+) -> None:
+    maps, made, setup, rings = module.mmap.mmap, [], module._setup, []
+
+    def ring(*words: Any) -> Any:
+        rings.append(setup(*words))
+        return rings[0]
+
+    def limited(*words: Any, **more: Any) -> Any:
+        made.append(words)
+        if len(made) == at:
+            raise OSError(errno.EMFILE, "Too many open files")
+        return maps(*words, **more)
+
+    monkeypatch.setattr(module, "_setup", ring)
+    monkeypatch.setattr(module.mmap, "mmap", limited)
+    assert many_reads() is None
+    with pytest.raises(OSError, match="Bad file descriptor"):
+        os.fstat(rings[0])
+
+
+@needs_ring
+@pytest.mark.parametrize("taken", [0, 20, 50])
+def test_where_the_system_takes_no_more_reads_nothing_is_under_way(
+    files: OpenNow, monkeypatch: pytest.MonkeyPatch, taken: int
+) -> None:
+    reads, enter, calls = ManyReads(), module._enter, []
+
+    def refuses(ring: int, n: int, *_: Any) -> int:
+        calls.append(n)
+        if len(calls) == 1:
+            return int(enter(ring, taken, 0, 0, None, 0))
+        ctypes.set_errno(errno.EPERM)
+        return -1
+
+    queue = reads._idle[0]
+    monkeypatch.setattr(module, "_enter", refuses)
+    if taken < 50:
+        with pytest.raises(OSError, match="io_uring_enter"):
+            read(reads, files, 50, seed=1)
+        assert not reads._idle
+    else:
+        assert read(reads, files, 50, seed=1)[0]
+    assert queue._done[0] == queue._given == queue._tail[0] == taken
+    queue.memory = files  # as if it went in the middle: that waits for nothing, and says nothing
+    del queue
+
+
+@needs_ring
+def test_a_call_that_a_signal_ended_is_made_again_for_what_is_left(
+    files: OpenNow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads, enter, calls = ManyReads(), module._enter, []
+
+    def interrupted(ring: int, n: int, wait: int, *rest: Any) -> int:
+        calls.append((n, wait))
+        if len(calls) < 4:
+            enter(ring, min(n, 10), 0, 0, None, 0)
+            ctypes.set_errno(errno.EINTR)
+            return -1
+        return int(enter(ring, n, wait, *rest))
+
+    monkeypatch.setattr(module, "_enter", interrupted)
+    whole, found, expected = read(reads, files, 50, seed=1)
+    assert (whole, found) == (True, expected)
+    assert [n for n, _ in calls] == [50, 40, 30, 20]
+
+
+@needs_ring
+def test_a_read_that_came_short_in_one_thread_is_no_error_in_another(
+    data_set: DataSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loader = TrainLoader(data_set([5000]), batch_size=8, seq_len=16)
+    expected = facts(loader.batch_at(1))
+    open_now = type(loader.reader)._open_now
+
+    def meanwhile(self: Any, index: Any) -> OpenNow:
+        self.at_once = None
+        return open_now(self, index)
+
+    monkeypatch.setattr(type(loader.reader), "_open_now", meanwhile)
+    assert facts(loader.batch_at(1)) == expected
+
+
+@needs_ring
+def test_files_that_another_thread_closes_just_before_a_read_are_opened_again(data_set: DataSet) -> None:
+    loader = TrainLoader(data_set([5000, 5000]), batch_size=8, seq_len=16)
+    expected = facts(loader.batch_at(1))
+    reader, lock = loader.reader, loader.reader._lock
+
+    class CloseFirst:
+        def __enter__(self) -> None:
+            reader._lock = lock
+            reader.close()
+            lock.acquire()
+
+        def __exit__(self, *_: object) -> None:
+            lock.release()
+
+    for until in (0.0, float("inf")):
+        assert reader._now is not None
+        reader._now.until = until
+        reader._lock = CloseFirst()  # type: ignore[assignment]
+        assert facts(loader.batch_at(1)) == expected
+        assert reader.at_once is not None

@@ -114,6 +114,9 @@ class ManyReads:
 class _Queue:
     """A pair of rings in memory shared with the kernel: requests go in by one, results come out of the other."""
 
+    memory: object = None
+    """What is written to while reads are under way, which must not go before they are done."""
+
     def __init__(self) -> None:
         parameters = np.zeros(1, _PARAMETERS)
         self._ring = _setup(_CAPACITY, parameters.ctypes.data)
@@ -125,7 +128,9 @@ class _Queue:
         rings = mmap.mmap(self._ring, max(requests[6] + 4 * n, results[5] + _RESULT.itemsize * n_results))
         table = np.frombuffer(mmap.mmap(self._ring, n * _REQUEST.itemsize, offset=_REQUESTS_AT), _REQUEST, n)
         words = memoryview(rings).cast("I")
-        self._tail, self._head, self._done = (words[k // 4 : k // 4 + 1] for k in (requests[1], *results[:2]))
+        self._begun, self._tail, self._head, self._done = (
+            words[k // 4 : k // 4 + 1] for k in (*requests[:2], *results[:2])
+        )
         self._chosen = np.frombuffer(rings, np.uint32, n, requests[6])
         self._results = np.frombuffer(rings, _RESULT, n_results, results[5])["result"]
         table["operation"] = _READ
@@ -136,7 +141,6 @@ class _Queue:
         self._turned = np.arange(2 * n, dtype=np.uint32) % n
         table["flags"] = _FIXED_FILE
         self._files: OpenNow | None = None
-        self.memory: object = None  # what is written to, which must not go before the queue
         self._last: NDArray[np.uint64] | None = None
         self._at = -1
         self._given = 0
@@ -184,18 +188,23 @@ class _Queue:
         return total
 
     def _wait(self) -> None:
-        """Until all that was given has come back; a signal may have ended the call before."""
+        """Until all that was given has come back; a signal may have ended the call before. Raises OSError where the
+        system did not take all of it, when nothing is under way any more."""
+        refused = 0
         while self._done[0] != self._given:
-            left = (self._given - self._done[0]) % (1 << 32)
-            if _enter(self._ring, left, left, _GET_EVENTS, None, 0) < 0 and ctypes.get_errno() != errno.EINTR:
-                raise OSError(ctypes.get_errno(), "io_uring_enter")
+            left, done = ((self._given - word[0]) % (1 << 32) for word in (self._begun, self._done))
+            if _enter(self._ring, left, done, _GET_EVENTS, None, 0) < 0 and ctypes.get_errno() != errno.EINTR:
+                refused = ctypes.get_errno()
+                self._given = self._tail[0] = self._begun[0]
         self._head[0] = self._given
+        if refused:
+            raise OSError(refused, "io_uring_enter")
 
     def __del__(self) -> None:
         if getattr(self, "_ring", -1) < 0:
             return
         try:
-            if self._pid == os.getpid():
+            if self._pid == os.getpid() and self.memory is not None:
                 self._wait()  # what is under way writes to memory that goes now
         finally:
             os.close(self._ring)

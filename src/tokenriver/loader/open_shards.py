@@ -87,8 +87,9 @@ class OpenShards:
         found, now = self._now, time.monotonic()
         if found is not None and now < found.until and (found.all or found.descriptors.take(index).min() >= 0):
             return found
-        wanted = () if found is not None and found.all else set(index.tolist())
         with self._lock:
+            found = self._now  # as it is now: another thread may have closed them
+            wanted = () if found is not None and found.all else set(index.tolist())
             for i in (*self._open, *wanted):  # those wanted last, since one may be closed for another
                 self._held(i, now)
             held = tuple(self._open.values())
