@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -162,3 +164,13 @@ def test_batches_that_are_kept_keep_their_content(data_set: DataSet, prefetch_ba
     for k, (kept, again) in enumerate(halves):
         expected = again.inputs[0] if again.step % 2 else again.targets[1:]
         assert np.array_equal(kept, expected), k
+
+
+def test_a_forked_child_takes_arrays_though_a_thread_of_its_parent_was_just_taking_one() -> None:
+    pool = Recycled((2, 3), np.dtype(np.int32), kept=4)
+    with pool._lock:
+        pid = os.fork()
+        if pid == 0:
+            signal.alarm(10)  # a lock that nobody gives back would be waited for without end
+            os._exit(0 if pool.take()[0].shape == (2, 3) else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0

@@ -6,6 +6,7 @@ does, every new batch of 64 x 1024 costs 128 page faults, 150 to 200 µs, four t
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from sys import getrefcount
@@ -41,10 +42,12 @@ class Recycled:
     def __init__(self, shape: tuple[int, ...], dtype: np.dtype[Any], *, kept: int) -> None:
         self._shape, self._dtype, self._kept = shape, dtype, kept
         self._pairs: list[tuple[NDArray[Any], NDArray[Any]]] = []
-        self._lock = threading.Lock()
+        self._pid, self._lock = os.getpid(), threading.Lock()
 
     def take(self) -> tuple[NDArray[Any], NDArray[Any]]:
         """Two arrays of the pool's shape with any content, which nobody else holds."""
+        if self._pid != os.getpid():  # a forked child, whose copy of the lock may be held
+            self._pid, self._lock = os.getpid(), threading.Lock()
         with self._lock:
             idle = _idle(self._pairs, _ALONE)
             if idle is not None:
