@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from packing_cases import write_documents
 from positions import write_data_set
 
 from tokenriver import Batch, IntegrityError, TrainLoader, UsageError, write_shard
@@ -284,7 +285,7 @@ def test_an_interruption_of_handing_back_a_group_of_buffers_costs_no_batch(
 
 
 @pytest.mark.parametrize("prefetch", [0, 2])
-def test_an_interruption_of_handing_back_a_buffer_costs_no_later_batch(
+def test_an_interruption_of_handing_back_a_buffer_costs_no_batch(
     data_set: DataSet, monkeypatch: pytest.MonkeyPatch, prefetch: int
 ) -> None:
     batches = iter(TrainLoader(data_set([5000]), batch_size=1, seq_len=5, prefetch=prefetch))
@@ -295,7 +296,7 @@ def test_an_interruption_of_handing_back_a_buffer_costs_no_later_batch(
             with pytest.raises(KeyboardInterrupt):
                 next(batches)
         steps.append(next(batches).step)
-    assert steps == [0, 2, 4, 6]
+    assert steps == [0, 1, 2, 3]
 
 
 def test_an_error_in_the_thread_reaches_the_consumer_each_time_it_asks(data_set: DataSet) -> None:
@@ -371,3 +372,36 @@ def test_a_separator_that_no_shard_can_hold_is_refused(data_set: DataSet, separa
 def test_a_longest_document_beyond_every_file_is_refused(data_set: DataSet) -> None:
     with pytest.raises(UsageError, match="max_doc_len"):
         TrainLoader(data_set([500]), batch_size=2, seq_len=8, packing="bos-aligned", separator=3, max_doc_len=2**63)
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_an_interruption_of_beginning_anew_costs_no_batch(
+    data_set: DataSet, monkeypatch: pytest.MonkeyPatch, prefetch: int
+) -> None:
+    loader = TrainLoader(data_set([5000]), batch_size=8, seq_len=5, prefetch=prefetch)
+    batches = iter(loader)
+    next(batches)
+    state = loader.state_dict()
+    next(batches)
+    loader.load_state_dict(state)
+    with monkeypatch.context() as patch:
+        patch.setattr(type(batches), "_new_feed", lambda *_: signal.raise_signal(signal.SIGINT))
+        with pytest.raises(KeyboardInterrupt):
+            next(batches)
+    assert [next(batches).step for _ in range(3)] == [1, 2, 3]
+
+
+def test_after_an_error_the_iteration_s_thread_ends_though_the_error_is_kept(tmp_path: Path) -> None:
+    paths, ids = write_documents(tmp_path, [20] * 500, shards=1)
+    ids[20 * 105] = 7  # no separator
+    write_shard(paths[0], ids, variant="uint32")
+    before = set(threading.enumerate())
+    loader = TrainLoader(paths, batch_size=8, seq_len=19, separator=0, order="sequential", packing="best-fit")
+    batches = iter(loader)
+    with pytest.raises(IntegrityError, match="2,100 begins a document") as error:
+        list(batches)
+    assert loader.step == 13
+    for thread in set(threading.enumerate()) - before:
+        thread.join(10)
+    assert set(threading.enumerate()) <= before
+    assert error.value.__traceback__ is not None

@@ -43,8 +43,9 @@ class Iteration(Generic[Made]):
         self._begin()
 
     def _begin(self) -> Feed[Any, Any, Any]:
-        if self._feed is not None:
-            self._feed.close()
+        feed, self._feed = self._feed, None  # interrupted from here on, the next call begins anew again
+        if feed is not None:
+            feed.close()
         self._moves = self._loader.moved()
         self._feed = self._new_feed()
         return self._feed
@@ -74,17 +75,16 @@ class Iteration(Generic[Made]):
         return feed
 
     def take(self) -> tuple[Rows, Raw, Made]:
-        """The next filled buffer and what was made of it, which the loader's position then counts as received.
+        """The next filled buffer and what was made of it; the loader counts it when it is told that it was `received`.
 
         Raises StopIteration at the end, and what went wrong in the background.
         """
         feed = self._running()
         try:
             taken = feed.take()
-            if taken is not None:
-                self._loader.received(taken[1][0])
         except BaseException:
             self._feed = None  # asked again, it tries again from the same position
+            feed.close()
             raise
         if taken is None:
             raise StopIteration
@@ -161,15 +161,17 @@ class WholeBatches(Iteration[Made]):
             raise
         except BaseException:
             self._feed = None  # asked again, it tries again from the same position
+            feed.close()
             raise
         return made
 
     def _take_single(self) -> Made:
         """What was made of the next buffer, which is free again."""
-        buffer, _, made = self.take()
+        buffer, raw, made = self.take()
         try:
             self.release(buffer)
-        except BaseException:  # Ctrl-C: a buffer fewer, so the next batch comes through others
+            self._loader.received(raw)
+        except BaseException:  # Ctrl-C: the batch was not received
             self._feed = None
             raise
         return made

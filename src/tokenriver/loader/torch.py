@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tokenriver.errors import MissingDependencyError, ResumeError, UsageError
-from tokenriver.loader.batch import Batch, Marks
+from tokenriver.loader.batch import Batch, Marks, Raw
 from tokenriver.loader.iteration import Iteration, WholeBatches
 from tokenriver.loader.prepared import Prepared
 from tokenriver.loader.rows import Rows
@@ -189,6 +189,16 @@ class _Staged(Iteration[Marks]):
 
     def __next__(self) -> TensorBatch:
         buffer, raw, marks = self.take()
+        try:
+            batch = self._on_device(buffer, raw, marks)
+            self._loader.received(raw)
+        except BaseException:  # Ctrl-C: the batch was not received
+            self._feed = None
+            raise
+        return batch
+
+    def _on_device(self, buffer: Rows, raw: Raw, marks: Marks) -> TensorBatch:
+        """A filled buffer's batch; buffers whose copies are done are free again."""
         assert isinstance(buffer, _PinnedRows)
         current = torch.cuda.current_stream(self._device)
         with torch.cuda.stream(self._stream):
