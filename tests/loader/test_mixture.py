@@ -17,6 +17,7 @@ from packing_cases import joined, write_documents
 from tokenriver import FormatError, Mixture, ResumeError, TrainLoader, UsageError, write_shard
 from tokenriver.cli import main
 from tokenriver.loader.interleave import MAX_DENOMINATOR, Schedule, whole_weights
+from tokenriver.loader.mixture import MixtureRows
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -358,3 +359,22 @@ def test_a_plan_of_more_steps_than_any_run_has_is_refused(tmp_path: Path, capsys
     (tmp_path / "mix.toml").write_text(f"[sources.a]\npath = '{tmp_path}'\nweight = 1\n")
     assert main(["mix", "plan", str(tmp_path / "mix.toml"), "--steps", str(10**23)]) == 2
     assert "steps is at least 1 and below 2^40" in capsys.readouterr().err
+
+
+def test_threads_that_look_for_a_source_s_epochs_at_the_same_time_find_the_same() -> None:
+    class Rows:
+        """Epochs of 10, 11, 12 … rows; while the first thread counts them another does."""
+
+        meanwhile = 3
+
+        def n_rows(self, epoch: int) -> int:
+            if self.meanwhile:
+                self.meanwhile -= 1
+                assert rows.epoch_of(0, 40) == (3, 7)
+            return 10 + epoch
+
+    mixture = Mixture({"a": ("a", 1)})
+    rows = MixtureRows(mixture, [Rows()], global_batch_size=1)  # type: ignore[list-item]
+    assert rows.epoch_of(0, 50) == (4, 4)
+    assert rows.epoch_of(0, 10) == (1, 0)
+    assert rows._epochs[0] == [0, 10, 21, 33, 46, 60]

@@ -257,11 +257,13 @@ class MixtureRows:
     def epoch_of(self, source: int, row: int) -> tuple[int, int]:
         """(epoch, row in it) of a source's row."""
         ends = self._epochs[source]
-        while ends[-1] <= row:
-            n = self._parts[source].n_rows(len(ends) - 1)
+        epoch = len(ends) - 1
+        while ends[epoch] <= row:
+            n = self._parts[source].n_rows(epoch)
             if not n:
                 raise UsageError(f"source {self.names[source]} has too little data for one row")
-            ends.append(ends[-1] + n)
+            ends[epoch + 1 : epoch + 2] = [ends[epoch] + n]  # the same by whatever thread, in its place
+            epoch += 1
         epoch = bisect_right(ends, row) - 1
         return epoch, row - ends[epoch]
 

@@ -158,7 +158,8 @@ class PackedRows:
     def _row_bounds(self, epoch: int) -> list[int]:
         """Rows before each window of an epoch, and at the end of the last."""
         key = 0 if self.order == "sequential" else epoch
-        if key not in self._bounds:
+        bounds = self._bounds.get(key)
+        if bounds is None:
             lengths = np.diff(self.documents.starts)
             bounds = [0]
             for w in range(-(-len(lengths) // self.window)):
@@ -169,7 +170,7 @@ class PackedRows:
             self._bounds[key] = bounds
             while len(self._bounds) > _KEPT_EPOCHS:
                 self._bounds.popitem(last=False)
-        return self._bounds[key]
+        return bounds
 
     def _order(self, epoch: int, window: int) -> NDArray[np.int64]:
         """The documents of a window, in the epoch's order."""
