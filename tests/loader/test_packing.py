@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 from collections import deque
+from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -16,9 +17,11 @@ from hypothesis import strategies as st
 from packing_cases import SEPARATOR, joined, write_documents
 
 from tokenriver import IntegrityError, ResumeError, TrainLoader, UsageError, write_shard
-from tokenriver.loader import range_reader
+from tokenriver.loader import packed, range_reader
 from tokenriver.loader.aligned import bos_aligned_rows
+from tokenriver.loader.documents import DocumentFinder
 from tokenriver.loader.packing import best_fit_rows, count_best_fit_rows
+from tokenriver.loader.source import resolve
 from tokenriver.loader.trace import trace_step
 from tokenriver.shards.index import index_path
 
@@ -416,3 +419,26 @@ def test_the_trace_names_every_piece_of_a_packed_row(tmp_path: Path) -> None:
         ids = np.concatenate([part.ids for part in row.parts])
         full = np.append(batch.inputs[0], batch.targets[0, -1])
         assert ids.tolist() == full[: len(ids)].tolist()
+
+
+@pytest.mark.parametrize("position", ["before", "after"])
+def test_a_document_goes_on_behind_empty_shards(tmp_path: Path, position: str) -> None:
+    (whole,), ids = write_documents(tmp_path / "whole", [30, 40, 50], position=position, index=False)
+    paths = [tmp_path / f"cut_train_{k:06d}.bin" for k in range(7)]
+    for path, part in zip(paths, np.split(ids, [0, 10, 10, 10, 80, 80]), strict=True):
+        write_shard(path, part, variant="uint32")
+    for path in (whole, paths):
+        source = replace(resolve(path, split="train"), separator_id=SEPARATOR, separator_position=position)
+        found = DocumentFinder(source).get()
+        assert found.starts.tolist() == [0, 30, 70, 120]
+        assert not found.fragment
+
+
+def test_rows_of_an_epoch_are_counted_though_other_threads_count_those_of_many_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths, _ = write_documents(tmp_path, [30] * 100)
+    words: dict[str, Any] = {"batch_size": 2, "seq_len": 29, "separator": SEPARATOR, "packing": "best-fit"}
+    expected = TrainLoader(paths, **words).batch_at(3, epoch=5)
+    monkeypatch.setattr(packed, "_KEPT_EPOCHS", 0)  # as if others had come in between
+    assert np.array_equal(TrainLoader(paths, **words).batch_at(3, epoch=5).inputs, expected.inputs)

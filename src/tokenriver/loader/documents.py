@@ -100,7 +100,9 @@ def _read_documents(source: ShardSource) -> Documents:
     before = source.separator_position == "before"
     for k, (ends, first, last) in enumerate(parts):
         n_tokens = source.shards[k].n_tokens
-        if k and n_tokens and source.separator_id is not None:
+        if not n_tokens:
+            continue
+        if base and source.separator_id is not None:
             # One document goes on here: with the separator before, if this shard begins without; with it behind, if
             # the shard before ended without.
             goes_on = first != source.separator_id if before else previous != source.separator_id
@@ -108,7 +110,7 @@ def _read_documents(source: ShardSource) -> Documents:
                 starts[-1] = starts[-1][:-1]
         starts.append(ends + base)
         base += n_tokens
-        previous = last if n_tokens else previous
+        previous = last
     joined = np.unique(np.concatenate(starts))
     first_id = next((first for _, first, _ in parts if first is not None), None)
     return Documents(
