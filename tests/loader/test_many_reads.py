@@ -316,3 +316,18 @@ def test_files_that_another_thread_closes_just_before_a_read_are_opened_again(da
         reader._lock = CloseFirst()  # type: ignore[assignment]
         assert facts(loader.batch_at(1)) == expected
         assert reader.at_once is not None
+
+
+@needs_ring
+def test_where_descriptors_do_not_suffice_for_shards_and_queues_rows_are_read_one_by_one(
+    data_set: DataSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loader = TrainLoader(data_set([5000, 5000]), batch_size=8, seq_len=16)
+    expected = facts(loader.batch_at(1))
+
+    def too_many(*_: object) -> OpenNow:
+        raise OSError(errno.EMFILE, "Too many open files")
+
+    monkeypatch.setattr(type(loader.reader), "_open_now", too_many)
+    assert facts(loader.batch_at(1)) == expected
+    assert loader.reader.at_once is None

@@ -74,10 +74,10 @@ class RangeReader(OpenShards):
         same time. False where that cannot be, or not all of it came: then they are to be read one by one."""
         if len(shards) < fewest or len(self.shards) > self._max_open or (at_once := self.at_once) is None:
             return False
-        files = self._open_now(shards)
         try:
+            files = self._open_now(shards)
             whole = at_once.read(files, shards, offsets, addresses, sizes, total=total, memory=memory)
-        except OSError:  # the system gives no more of it
+        except OSError:  # the system gives no more of it, or too few descriptors for the files and it
             whole = False
         if not whole:  # a shard was cut short, which reading range by range tells, or this does not work here
             self.at_once = None
