@@ -8,6 +8,7 @@ import pickle
 import signal
 import threading
 from itertools import islice
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import forked
@@ -23,14 +24,13 @@ from tokenriver.cache import keeper, objects
 from tokenriver.cache.fetch import CachedShard, fetch
 from tokenriver.cache.folder import CacheFolder
 from tokenriver.cache.settings import cache_settings
+from tokenriver.loader.many_reads import many_reads
 from tokenriver.loader.order import ORDERS
 from tokenriver.loader.source import resolve
 from tokenriver.loader.trace import trace_step
 from tokenriver.shards.index import index_shard
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from s3_server import Bucket
 
 SIZES = [1500, 2500, 1000, 0, 2000]
@@ -200,6 +200,22 @@ def test_a_removed_file_of_the_cache_does_not_break_a_reader(local: Path, url: s
         if k % 10 == 3:
             for path in (tmp_path / "cache").glob("*/*.bin"):
                 path.unlink()
+
+
+@pytest.mark.skipif(many_reads() is None, reason="io_uring is missing or refused here")
+def test_files_that_were_removed_from_the_cache_take_no_room_any_more(url: str, tmp_path: Path) -> None:
+    loader = TrainLoader(url, prefetch=0, **OPTIONS)
+    while not loader.reader.keeper.here.all():  # type: ignore[attr-defined]
+        next(iter(loader))
+    next(iter(loader))
+    queue = loader.reader.at_once._idle[0]  # type: ignore[union-attr]
+    assert queue._files is not None
+    del queue
+    for path in (tmp_path / "cache").glob("*/*.bin"):
+        path.unlink()
+    loader.reader._close_gone()  # type: ignore[attr-defined]
+    names = [str(path.resolve()) for path in Path("/proc/self/fd").iterdir()]
+    assert [name for name in names if "cache" in name and name.endswith(".bin (deleted)")] == []
 
 
 @pytest.mark.parametrize("damage", ["write", "cut", "grow"])

@@ -48,12 +48,15 @@ class CachedShards(TokenReader):
         wanted = set(self._announced or ())
         everything = self.keeper.here.all()
         with self._lock:
-            self._now = None
+            self._now, n_open = None, len(self._open)
             for index in [i for i in self._open if self._cached[i] is not None]:
                 if not os.fstat(self._open[index].descriptor).st_nlink:
                     self.keeper.lost(index)
                 if not self.keeper.here[index] or (index not in wanted and not everything):
                     del self._open[index]
+            closed = len(self._open) < n_open
+        if closed:
+            self._forget_files()
 
     def _reopen(self, index: int) -> int:
         """Open a shard's file in the cache, and compare its header with the one that the manifest made expect."""
@@ -92,4 +95,5 @@ class CachedShards(TokenReader):
         with self._lock:
             self._now = None
             self._open.pop(index, None)
+        self._forget_files()
         self.keeper.lost(index)

@@ -55,6 +55,10 @@ class RangeReader(OpenShards):
     def close(self) -> None:
         """As OpenShards, with what the system holds open for reading many ranges at once."""
         super().close()
+        self._forget_files()
+
+    def _forget_files(self) -> None:
+        """Let the system close the files that it knows for reading many ranges at once, but those being read."""
         known = self.__dict__.get("at_once")
         if known is not None:
             known.let_go()
