@@ -18,7 +18,7 @@ from packing_cases import SEPARATOR, write_documents
 
 from tokenriver import Batch, IntegrityError, Mixture, TrainLoader
 from tokenriver.loader import many_reads as module
-from tokenriver.loader import range_reader, step_groups
+from tokenriver.loader import open_shards, range_reader, step_groups
 from tokenriver.loader.many_reads import ManyReads, many_reads
 from tokenriver.loader.open_shards import OpenNow
 
@@ -331,3 +331,16 @@ def test_where_descriptors_do_not_suffice_for_shards_and_queues_rows_are_read_on
     monkeypatch.setattr(type(loader.reader), "_open_now", too_many)
     assert facts(loader.batch_at(1)) == expected
     assert loader.reader.at_once is None
+
+
+def test_a_shard_that_was_read_to_its_end_may_go(data_set: DataSet, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(open_shards, "_CHECK_EVERY", 0.0)
+    monkeypatch.setattr(open_shards, "_CHECK_SHARD", 0.0)
+    for prefetch in (0, 2):
+        root = data_set([5000, 5000])
+        words: dict[str, Any] = {"batch_size": 8, "seq_len": 16, "order": "sequential", "epochs": 1}
+        expected = content(TrainLoader(root, **words))
+        batches = iter(TrainLoader(root, **words, prefetch=prefetch))
+        found = [facts(batch) for batch in islice(batches, 60)]
+        (root / "train-00000.bin").unlink()
+        assert found + [facts(batch) for batch in batches] == expected

@@ -83,21 +83,23 @@ class OpenShards:
             self._now = None
 
     def _open_now(self, index: NDArray[np.int64]) -> OpenNow:
-        """These shards, at most `max_open`, open, and what is open besides; all of it looked at again now and then."""
+        """These shards open, and those besides that were looked at a moment ago; for `max_open` shards in all at most."""
         found, now = self._now, time.monotonic()
         if found is not None and now < found.until and (found.all or found.descriptors.take(index).min() >= 0):
             return found
         with self._lock:
-            found = self._now  # as it is now: another thread may have closed them
-            wanted = () if found is not None and found.all else set(index.tolist())
-            for i in (*self._open, *wanted):  # those wanted last, since one may be closed for another
+            for i in set(index.tolist()):
                 self._held(i, now)
-            held = tuple(self._open.values())
+            every = _look_every(len(self._open))
+            # A shard that nothing is read from any more may go.
+            fresh = {i: opened for i, opened in self._open.items() if now - opened.checked <= every}
+            held = tuple(fresh.values())
+            found = self._now  # as it is now: another thread may have closed them
             if found is None or found.held != held:
                 descriptors = np.full(len(self.shards), -1, np.int32)
-                descriptors[list(self._open)] = [opened.descriptor for opened in held]
+                descriptors[list(fresh)] = [opened.descriptor for opened in held]
                 found = self._now = OpenNow(descriptors, held, len(held) == len(descriptors))
-            found.until = min(opened.checked for opened in held) + _look_every(len(held))
+            found.until = min(opened.checked for opened in held) + every
             return found
 
     def _held(self, index: int, now: float) -> _Open:

@@ -44,6 +44,10 @@ _preadv: Callable[[int, Sequence[Any], int], int] = getattr(os, "preadv", seek_a
 _pread: Callable[[int, int, int], bytes] = getattr(os, "pread", _seek_and_get)
 
 
+_MOST_BYTES = 1 << 30
+"""Of a range that is read with others by one call: the system gives at most 2 GiB of one."""
+
+
 class RangeReader(OpenShards):
     """Reads ranges of shards' bytes."""
 
@@ -76,6 +80,8 @@ class RangeReader(OpenShards):
     ) -> bool:
         """Read ranges that each lie in one shard by one system call, without the lock, so that threads read at the
         same time. False where that cannot be, or not all of it came: then they are to be read one by one."""
+        if isinstance(sizes, int) and sizes > _MOST_BYTES:
+            return False
         if len(shards) < fewest or len(self.shards) > self._max_open or (at_once := self.at_once) is None:
             return False
         try:
