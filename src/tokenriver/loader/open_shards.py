@@ -83,7 +83,7 @@ class OpenShards:
             self._now = None
 
     def _open_now(self, index: NDArray[np.int64]) -> OpenNow:
-        """These shards open, and those besides that were looked at a moment ago; for `max_open` shards in all at most."""
+        """These shards open, and those that were looked at a moment ago; for `max_open` shards in all at most."""
         found, now = self._now, time.monotonic()
         if found is not None and now < found.until and (found.all or found.descriptors.take(index).min() >= 0):
             return found
