@@ -114,6 +114,7 @@ class _Work(Generic[Item, Slot, Filled]):
     ) -> None:
         self.items, self.fill, self.makers = items, fill, makers
         self.free: deque[Slot] = deque(slots)
+        self.worth = max(1, len(self.free) // 2) if makers > 1 else 1  # free slots for which the thread is woken
         self.ready: dict[int, tuple[Slot, Filled] | BaseException | None] = {}
         self.drawing, self.mutex = threading.Lock(), threading.Lock()
         self.drawn = self.taken = self.making = 0
@@ -191,7 +192,7 @@ class _Work(Generic[Item, Slot, Filled]):
 
     def go_on(self) -> None:
         """Wake the thread, if it has something to do."""
-        if self.idle and (self.ahead or self.makers > 1) and not self.over:
+        if self.idle and (self.ahead or self.makers > 1) and not self.over and len(self.free) >= self.worth:
             self.idle = False
             self.wake.put(None)
 
