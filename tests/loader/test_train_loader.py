@@ -269,6 +269,27 @@ def test_a_dropped_iteration_ends_its_thread(data_set: DataSet) -> None:
     assert wait_for_threads(before)
 
 
+@pytest.mark.parametrize("order", ORDERS)
+@pytest.mark.parametrize("batch_size", [1, 8])
+def test_closing_a_loader_ends_the_threads_of_its_iterations_which_go_on_when_they_are_asked(
+    data_set: DataSet, order: str, batch_size: int
+) -> None:
+    before = threading.active_count()
+    loader = TrainLoader(data_set([5000]), batch_size=batch_size, seq_len=5, order=order)
+    batches = iter(loader)
+    expected = [loader.batch_at(step).inputs.tolist() for step in range(20)]
+    found = [next(batches).inputs.tolist() for _ in range(10)]
+    assert threading.active_count() > before
+    loader.close()
+    deadline = time.monotonic() + 10
+    while threading.active_count() > before and time.monotonic() < deadline:
+        os.sched_yield()
+    assert threading.active_count() <= before
+    found += [next(batches).inputs.tolist() for _ in range(10)]
+    assert found == expected
+    assert pickle.loads(pickle.dumps(loader)).state_dict() == loader.state_dict()
+
+
 def test_an_interruption_of_handing_back_a_group_of_buffers_costs_no_batch(
     data_set: DataSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:

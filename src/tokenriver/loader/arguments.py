@@ -1,14 +1,15 @@
-"""Whole numbers that a loader is given or saved: NumPy's are taken too and become Python's, since states are JSON."""
+"""What a loader is given or saved: whole numbers (NumPy's become Python's, since states are JSON), and its rank."""
 
 from __future__ import annotations
 
 import operator
+import os
 from collections.abc import Mapping
 from typing import Any
 
 from tokenriver.errors import UsageError
 
-__all__ = ["optional_whole", "plain", "whole"]
+__all__ = ["optional_whole", "plain", "ranks", "whole"]
 
 
 def whole(name: str, value: Any) -> int:
@@ -36,3 +37,14 @@ def plain(state: Any) -> Any:
         return operator.index(state)
     except TypeError:
         return state
+
+
+def ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
+    """Rank and world size: as given, else torchrun's RANK and WORLD_SIZE, else 0 of 1."""
+    values = []
+    for given, name, default in ((rank, "RANK", "0"), (world_size, "WORLD_SIZE", "1")):
+        text = os.environ.get(name, default) if given is None else str(given)
+        if not text.strip().isdecimal():
+            raise UsageError(f"{name.lower()} is an integer of 0 or more, not {text!r}")
+        values.append(int(text))
+    return values[0], values[1]

@@ -46,9 +46,15 @@ class Iteration(Generic[Made]):
         feed, self._feed = self._feed, None  # interrupted from here on, the next call begins anew again
         if feed is not None:
             feed.close()
-        self._moves = self._loader.moved()
+        self._moves = self._loader.moved(self)
         self._feed = self._new_feed()
         return self._feed
+
+    def stop(self) -> None:
+        """End the thread; asked for the next batch, the iteration begins anew."""
+        feed, self._feed = self._feed, None
+        if feed is not None:
+            feed.close()
 
     def _new_feed(self) -> Feed[Any, Any, Any]:
         """Batches from the loader's position on: ids read into buffers in turn, and what `finish` makes of them.
@@ -93,8 +99,9 @@ class Iteration(Generic[Made]):
 
     def release(self, buffer: Any) -> None:
         """Let a buffer be filled again. One of an earlier feed joins the present one; nothing refers to it."""
-        if self._feed is not None:
-            self._feed.release(buffer)
+        feed = self._feed
+        if feed is not None:
+            feed.release(buffer)
 
 
 class WholeBatches(Iteration[Made]):

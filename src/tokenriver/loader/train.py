@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any, Literal
+from weakref import WeakSet
 
 import numpy as np
 
 from tokenriver.cache.settings import cache_settings
 from tokenriver.errors import UsageError
-from tokenriver.loader.arguments import optional_whole, plain, whole
+from tokenriver.loader.arguments import optional_whole, plain, ranks, whole
 from tokenriver.loader.assembly import Assembly
 from tokenriver.loader.content import part_fingerprints, recorded_hashes, verify_against
-from tokenriver.loader.iteration import Batches
+from tokenriver.loader.iteration import Batches, Iteration
 from tokenriver.loader.ledger import ledger
 from tokenriver.loader.plan import Plan
 from tokenriver.loader.position import restore_mixture, state_of
@@ -21,6 +21,7 @@ from tokenriver.loader.state import check_state, overridden
 from tokenriver.loader.stream import open_reader
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Collection, Iterator, Mapping
 
     from tokenriver.loader.assembly import Item
@@ -97,7 +98,7 @@ class TrainLoader:
             raise UsageError(f"prefetch is 0 or more batches, not {prefetch}")
         if str(dtype) not in ("int32", "int64"):
             raise UsageError(f"dtype is 'int32' or 'int64', not {dtype!r}")
-        rank, world_size = _ranks(rank, world_size)
+        rank, world_size = ranks(rank, world_size)
         self._setup = set_up(
             source,
             packer=Packer(packing, cu_seqlens, max_doc_len, window),
@@ -126,6 +127,7 @@ class TrainLoader:
         self.epoch = self.step = 0
         self._last: tuple[int, int | None] = (-1, None)
         self._moves = 0
+        self._iterations: WeakSet[Iteration[Any]] = WeakSet()
         hashes = recorded_hashes(self.data) if verify else None
         self._fingerprint = str(self.data.fingerprint(hashes=hashes))
         self._fingerprints = part_fingerprints(self._setup.parts, hashes)
@@ -259,10 +261,18 @@ class TrainLoader:
         return ledger(self._setup, epoch=self.epoch, step=self.step)
 
     def close(self) -> None:
-        """Close the shards' descriptors; the loader can still be used. A running iteration's threads end when it is
-        dropped, or asked for its next batch, which begins it anew."""
+        """Close the shards' descriptors and end the threads of running iterations; all of them can still be used, and
+        go on from the loader's position."""
         self.moved()
+        for iteration in list(self._iterations):
+            iteration.stop()
         self.reader.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_iterations"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, _iterations=WeakSet())
 
     def fill(self, buffer: Rows, item: Item) -> Raw:
         """Read one batch into a buffer."""
@@ -280,18 +290,10 @@ class TrainLoader:
         """Counts the jumps of the position and the iterations begun: an iteration that sees it change begins anew."""
         return self._moves
 
-    def moved(self) -> int:
-        """Make running iterations begin anew from the loader's position; gives the new count of moves."""
+    def moved(self, iteration: Iteration[Any] | None = None) -> int:
+        """Make running iterations begin anew from the loader's position; gives the new count of moves. `iteration` is
+        the one that goes on."""
+        if iteration is not None:
+            self._iterations.add(iteration)
         self._moves += 1
         return self._moves
-
-
-def _ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
-    """Rank and world size: as given, else torchrun's RANK and WORLD_SIZE, else 0 of 1."""
-    values = []
-    for given, name, default in ((rank, "RANK", "0"), (world_size, "WORLD_SIZE", "1")):
-        text = os.environ.get(name, default) if given is None else str(given)
-        if not text.strip().isdecimal():
-            raise UsageError(f"{name.lower()} is an integer of 0 or more, not {text!r}")
-        values.append(int(text))
-    return values[0], values[1]
