@@ -343,3 +343,11 @@ def test_a_shard_that_was_read_to_its_end_may_go(data_set: DataSet, monkeypatch:
         found = [facts(batch) for batch in islice(batches, 60)]
         (root / "train-00000.bin").unlink()
         assert found + [facts(batch) for batch in batches] == expected
+
+
+def test_large_batches_are_not_held_in_groups(data_set: DataSet) -> None:
+    root = data_set([50_000])
+    small = TrainLoader(root, batch_size=64, seq_len=64)
+    assert step_groups.steps_together(small.assembly) in (0, 4)
+    small.assembly.seq_len = 1 << 18  # 32 MiB of raw ids a batch
+    assert step_groups.steps_together(small.assembly) == 0

@@ -32,13 +32,22 @@ _MOST_STEPS, _MOST_ROWS, _MOST_BYTES = 4, 256, 1 << 20
 """Steps that are read together at most, their rows, and their bytes: enough that what Python does is little for each
 of them, and few enough to stay in a core's cache."""
 
+_LARGE_BYTES = 16 << 20
+"""A batch of more raw bytes gains nothing, and would be held four times instead of twice."""
+
 
 def steps_together(assembly: Assembly) -> int:
     """How many steps are read together; 0 where that is no gain."""
     reader, n_rows = assembly.reader, assembly.batch_size
     n_bytes = n_rows * assembly.seq_len * reader.dtype.itemsize
     n = max(1, min(_MOST_STEPS, _MOST_ROWS // n_rows, _MOST_BYTES // n_bytes))
-    if n * n_rows < FEWEST or reader.far or assembly.plan.order == "block-shuffled" or _n_cpus() < 2:
+    if (
+        n * n_rows < FEWEST
+        or n_bytes > _LARGE_BYTES
+        or reader.far
+        or assembly.plan.order == "block-shuffled"
+        or _n_cpus() < 2
+    ):
         return 0
     return n if reader.at_once is not None else 0
 

@@ -155,7 +155,7 @@ class TokenReader(RangeReader):
         rows.hold(None)  # first, so that the memory of the last batch's bytes becomes this one's
         addresses = pieces.places.astype(np.uint64) * np.uint64(self.dtype.itemsize) + rows.address
         if self._read_many(pieces.shards, pieces.offsets, addresses, pieces.sizes, int(pieces.sizes.sum()), rows):
-            _clear_gaps(pieces, rows)
+            _clear_gaps(pieces.gaps, pieces.places, pieces.sizes, rows)
             return
         # Lists made here and now are in the cache when `map` walks them; made with 127 other steps' they are not.
         shards, sizes, offsets = pieces.shards.tolist(), pieces.sizes.tolist(), pieces.offsets.tolist()
@@ -197,7 +197,8 @@ class TokenReader(RangeReader):
         for k, rows in zip(range(first, stop), group.steps, strict=False):
             rows.hold(None)
             if steps.gaps[k]:
-                _clear_gaps(steps.step(k), rows)
+                places = steps.places.of(k, k + 1) - k * steps.step_ids
+                _clear_gaps(steps.gaps[k], places, steps.sizes.of(k, k + 1), rows)
         return True
 
     def _read(self, start: int, out: NDArray[Any]) -> None:
@@ -223,12 +224,12 @@ class TokenReader(RangeReader):
             out[:] = target
 
 
-def _clear_gaps(pieces: Prepared, rows: Rows) -> None:
-    """Zeros where no piece of packed rows is."""
+def _clear_gaps(gaps: list[tuple[int, int]], places: NDArray[np.int64], sizes: NDArray[np.int64], rows: Rows) -> None:
+    """Zeros where no piece of packed rows is; places are ids, sizes bytes."""
     end, last = 0, 0
-    for before, n_bytes in pieces.gaps:
+    for before, n_bytes in gaps:
         if before != last:
-            end = int(pieces.places[before - 1]) * rows.array.itemsize + int(pieces.sizes[before - 1])
+            end = int(places[before - 1]) * rows.array.itemsize + int(sizes[before - 1])
         rows.view[end : end + n_bytes] = bytes(n_bytes)
         end, last = end + n_bytes, before
 

@@ -64,7 +64,7 @@ def receive(connection: socket.socket) -> dict[str, Any] | None:
         head, files, _, _ = socket.recv_fds(connection, _HEAD, _MOST_FILES)
         while len(message) < (size := int.from_bytes(head, "big")) and (more := connection.recv(size - len(message))):
             message += more
-    except OSError:
+    except OSError:  # it broke off: what came is no JSON, so None below
         pass
     request = {"connection": connection, "files": files}
     try:
