@@ -351,3 +351,23 @@ def test_large_batches_are_not_held_in_groups(data_set: DataSet) -> None:
     assert step_groups.steps_together(small.assembly) in (0, 4)
     small.assembly.seq_len = 1 << 18  # 32 MiB of raw ids a batch
     assert step_groups.steps_together(small.assembly) == 0
+
+
+@pytest.mark.parametrize("n_ranges", [4, 32])
+def test_with_fewer_descriptors_than_shards_some_make_room_for_others(
+    data_set: DataSet, monkeypatch: pytest.MonkeyPatch, n_ranges: int
+) -> None:
+    root = data_set([200] * 30)
+    words: dict[str, Any] = {"batch_size": n_ranges, "seq_len": 16, "epochs": 1}
+    expected = content(TrainLoader(root, **words))
+    loader = TrainLoader(root, **words)
+    whole = loader.reader._reopen
+
+    def refuse(index: int) -> int:
+        if len(loader.reader._open) >= 9:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        return whole(index)
+
+    monkeypatch.setattr(loader.reader, "_reopen", refuse)
+    assert content(loader) == expected
+    assert len(loader.reader._open) <= 9

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import threading
 import time
@@ -99,7 +100,7 @@ class OpenShards:
                 descriptors = np.full(len(self.shards), -1, np.int32)
                 descriptors[list(fresh)] = [opened.descriptor for opened in held]
                 found = self._now = OpenNow(descriptors, held, len(held) == len(descriptors))
-            found.until = min(opened.checked for opened in held) + every
+            found.until = min((opened.checked for opened in held), default=now) + every
             return found
 
     def _held(self, index: int, now: float) -> _Open:
@@ -108,7 +109,7 @@ class OpenShards:
         if opened is None:
             while len(self._open) >= self._max_open:
                 self._open.popitem(last=False)
-            descriptor = self._reopen(index)
+            descriptor = self._reopened(index)
             opened = self._open[index] = _Open(descriptor, now, now, _facts(descriptor), self._pid)
             return opened
         if len(self.shards) > self._max_open:
@@ -116,6 +117,19 @@ class OpenShards:
         if now - opened.checked > _look_every(len(self._open)):
             self._look_again(self.shards[index], opened, now)
         return opened
+
+    def _reopened(self, index: int) -> int:
+        """A shard opened; where the process may have no more descriptors, half of those that are open make room."""
+        while True:
+            try:
+                return self._reopen(index)
+            except OSError as error:
+                if error.errno != errno.EMFILE or not self._open:
+                    raise
+                self._max_open = max(1, len(self._open) // 2)
+                self._now = None  # it holds them too
+                while len(self._open) >= self._max_open:
+                    self._open.popitem(last=False)
 
     def _descriptor(self, index: int, now: float) -> int:
         """Its descriptor."""
