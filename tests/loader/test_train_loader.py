@@ -8,7 +8,6 @@ import os
 import pickle
 import signal
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -243,31 +242,31 @@ def test_numbers_that_cannot_work_are_refused(data_set: DataSet, options: dict[s
         TrainLoader(data_set([100]), **({"batch_size": 1, "seq_len": 5} | options))
 
 
-def prefetch_threads() -> int:
-    return sum(thread.name == "tokenriver-prefetch" for thread in threading.enumerate())
+def new_threads(before: set[threading.Thread]) -> list[threading.Thread]:
+    """Prefetching threads that were not there `before`: others' may end meanwhile, so that their number says nothing."""
+    return [t for t in set(threading.enumerate()) - before if t.name == "tokenriver-prefetch"]
 
 
-def wait_for_threads(expected: int) -> bool:
-    """Threads end on their own once told; give them the moment that takes."""
-    deadline = time.monotonic() + 10
-    while prefetch_threads() > expected and time.monotonic() < deadline:
-        gc.collect()
-        os.sched_yield()
-    return prefetch_threads() <= expected
+def ended(threads: list[threading.Thread]) -> bool:
+    """Whether all threads end within a while."""
+    for thread in threads:
+        thread.join(10)
+    return not any(thread.is_alive() for thread in threads)
 
 
 def test_a_dropped_iteration_ends_its_thread(data_set: DataSet) -> None:
-    before = prefetch_threads()
+    before = set(threading.enumerate())
     loader = TrainLoader(data_set([5000]), batch_size=1, seq_len=5)
     batches = iter(loader)
     next(batches)
-    assert prefetch_threads() == before + 1
+    threads = new_threads(before)
+    assert len(threads) == 1
     del batches
-    assert wait_for_threads(before)
+    assert ended(threads)
     for _ in loader:
         break
     loader.close()
-    assert wait_for_threads(before)
+    assert ended(new_threads(before))
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -275,17 +274,15 @@ def test_a_dropped_iteration_ends_its_thread(data_set: DataSet) -> None:
 def test_closing_a_loader_ends_the_threads_of_its_iterations_which_go_on_when_they_are_asked(
     data_set: DataSet, order: str, batch_size: int
 ) -> None:
-    before = threading.active_count()
+    before = set(threading.enumerate())
     loader = TrainLoader(data_set([5000]), batch_size=batch_size, seq_len=5, order=order)
     batches = iter(loader)
     expected = [loader.batch_at(step).inputs.tolist() for step in range(20)]
     found = [next(batches).inputs.tolist() for _ in range(10)]
-    assert threading.active_count() > before
+    threads = new_threads(before)
+    assert threads
     loader.close()
-    deadline = time.monotonic() + 10
-    while threading.active_count() > before and time.monotonic() < deadline:
-        os.sched_yield()
-    assert threading.active_count() <= before
+    assert ended(threads)
     found += [next(batches).inputs.tolist() for _ in range(10)]
     assert found == expected
     assert pickle.loads(pickle.dumps(loader)).state_dict() == loader.state_dict()
