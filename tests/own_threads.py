@@ -28,8 +28,13 @@ def end_loaders() -> None:
     """Collect loaders that nobody holds any more, and wait for their threads while the server still answers them: later
     they would try again and again, and close connections that they share with the next test.
     """
+    if not _threads_of_loaders():
+        return  # a collection takes a second or two in a process that holds vocabularies
     gc.collect()
     until = time.monotonic() + 1
-    for thread in threading.enumerate():
-        if thread.name.startswith(_OF_LOADERS):
-            thread.join(max(0.0, until - time.monotonic()))
+    for thread in _threads_of_loaders():
+        thread.join(max(0.0, until - time.monotonic()))
+
+
+def _threads_of_loaders() -> list[threading.Thread]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith(_OF_LOADERS)]
