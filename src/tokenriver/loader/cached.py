@@ -112,10 +112,10 @@ class CachedReader(CachedShards):
 
     def read_prepared(self, pieces: Prepared, rows: Rows) -> None:
         """As TokenReader."""
-        sizes = np.array(pieces.sizes, np.int64) // self.dtype.itemsize
+        places, sizes = (n_bytes // self.dtype.itemsize for n_bytes in (pieces.places, pieces.sizes))
         rows.hold(None)
         rows.flat[:] = 0
-        outs = [rows.flat[a : a + n] for a, n in zip(pieces.places.tolist(), sizes.tolist(), strict=True)]
+        outs = [rows.flat[a : a + n] for a, n in zip(places.tolist(), sizes.tolist(), strict=True)]
         self._serve(lambda: super(CachedReader, self).read_prepared(pieces, rows), pieces.starts, sizes, outs)
 
     def ask(self, starts: NDArray[np.int64], sizes: NDArray[np.int64]) -> Any:

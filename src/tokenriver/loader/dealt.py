@@ -86,8 +86,9 @@ class DealtPlan:
 
         Packed rows come with where each step's begin and end.
         """
+        n_rows = _PLANNED_FIRST
         while epochs is None or epoch < epochs:
-            steps, planned = self.steps(epoch), max(1, _PLANNED // self.batch_size)
+            steps = self.steps(epoch)
             runs = getattr(self.source, "runs", None)
             while steps is None or step < steps:
                 if runs is None or steps is None:
@@ -95,10 +96,10 @@ class DealtPlan:
                     yield epoch, step, [rows] if isinstance(rows, np.ndarray) else (rows, [0, rows.n_rows])
                     step += 1
                     continue
-                ahead = range(step, min(step + planned, steps))
+                ahead = range(step, min(step + max(1, n_rows // self.batch_size), steps))
                 firsts = [k * self.global_batch_size + self.rank * self.batch_size for k in ahead]
                 yield epoch, step, runs(epoch, firsts, self.batch_size)
-                step = ahead.stop
+                step, n_rows = ahead.stop, min(2 * n_rows, _PLANNED)
             if self.endless_epoch:
                 return
             epoch, step = epoch + 1, 0
@@ -115,5 +116,6 @@ class DealtPlan:
         return epoch, step
 
 
-_PLANNED = 1 << 12
-"""Rows that are looked up in one go: NumPy's 100 calls for it are then next to nothing for each step."""
+_PLANNED_FIRST, _PLANNED = 1 << 12, 1 << 14
+"""Rows that are looked up in one go: NumPy's 100 calls for it are then next to nothing for each step. Fewer at first,
+to begin in 1 ms."""

@@ -161,11 +161,14 @@ class PackedRows:
         bounds = self._bounds.get(key)
         if bounds is None:
             lengths = np.diff(self.documents.starts)
-            bounds = [0]
-            for w in range(-(-len(lengths) // self.window)):
-                part = lengths[self._order(key, w)]
-                best_fit = self.packing == "best-fit"
-                n = count_best_fit_rows(part, seq_len=self.seq_len) if best_fit else self._pack(part).n_rows
+            bounds, n_windows = [0], -(-len(lengths) // self.window)
+            for w in range(n_windows):
+                if n_windows <= _KEPT_WINDOWS:  # all will be at hand when they are read
+                    n = self._window(key, w).pieces.n_rows
+                elif self.packing == "best-fit":
+                    n = count_best_fit_rows(lengths[self._order(key, w)], seq_len=self.seq_len)
+                else:
+                    n = self._pack(lengths[self._order(key, w)]).n_rows
                 bounds.append(bounds[-1] + n)
             self._bounds[key] = bounds
             while len(self._bounds) > _KEPT_EPOCHS:

@@ -18,44 +18,6 @@ if TYPE_CHECKING:
 __all__ = ["Pieces", "Prepared", "PreparedSteps", "prepare"]
 
 
-class Prepared(NamedTuple):
-    """One rank's rows of a step, as places in a flat buffer [B · (T + 1)] and in its B · T inputs.
-
-    Piece k is `sizes[k]` bytes from byte `offsets[k]` of shard `shards[k]` on (or, where `crosses`, ids from token
-    `starts[k]` on over shards, put to `places[k]`). Pieces end to end fill the buffer, with zeros of gaps[k] =
-    (pieces before, bytes) between. `first_ids` are the places that a separator must have, `first_tokens` the tokens
-    they come from. `short` are (row, leading targets that count) where not all do, `border_targets` those inside that
-    do not. `borders` (int32) are where documents begin in the inputs, and B · T; None where they are not asked for.
-    """
-
-    n_rows: int
-    shards: NDArray[np.int64]
-    offsets: NDArray[np.int64]
-    sizes: NDArray[np.int64]
-    gaps: list[tuple[int, int]]
-    starts: NDArray[np.int64]
-    places: NDArray[np.int64]
-    crosses: bool
-    first_ids: NDArray[np.int64]
-    first_tokens: NDArray[np.int64]
-    short: list[tuple[int, int]]
-    border_targets: NDArray[np.int64]
-    borders: NDArray[np.int32] | None
-    patches: NDArray[np.int64]
-
-    def mask(self, n_rows: int, seq_len: int) -> NDArray[np.bool_] | None:
-        """Which targets count, bool [n_rows, T]; None when all do."""
-        if not self.short and not len(self.border_targets):
-            return None
-        mask = np.empty((n_rows, seq_len), np.bool_)
-        mask.fill(True)  # half of what np.ones takes
-        for row, n in self.short:
-            mask[row, n:] = False
-        if len(self.border_targets):
-            mask.reshape(-1)[self.border_targets] = False
-        return mask
-
-
 class Column(NamedTuple):
     """Values of all steps, step k's between edges[k] and edges[k + 1]."""
 
@@ -69,12 +31,13 @@ class Column(NamedTuple):
 
 class PreparedSteps(NamedTuple):
     """The rows of consecutive steps: what a Prepared has, all steps' in one array each, and places counted in buffers
-    laid end to end, of `step_ids` ids each."""
+    laid end to end, of `step_ids` ids each. Step k's pieces have bytes_before[k + 1] − bytes_before[k] bytes."""
 
     n_rows: list[int]
     shards: Column
     offsets: Column
     sizes: Column
+    bytes_before: list[int]
     gaps: list[list[tuple[int, int]]]
     starts: Column
     places: Column
@@ -86,26 +49,96 @@ class PreparedSteps(NamedTuple):
     borders: Column | None
     patches: Column
     step_ids: int
+    itemsize: int
 
     def step(self, k: int) -> Prepared:
         """One of them."""
-        end = k + 1
-        return Prepared(
-            self.n_rows[k],
-            self.shards.of(k, end),
-            self.offsets.of(k, end),
-            self.sizes.of(k, end),
-            self.gaps[k],
-            self.starts.of(k, end),
-            self.places.of(k, end) - k * self.step_ids,
-            self.crosses[k],
-            self.first_ids.of(k, end) - k * self.step_ids,
-            self.first_tokens.of(k, end),
-            self.short[k],
-            self.border_targets.of(k, end),
-            None if self.borders is None else self.borders.of(k, end),
-            self.patches.of(k, end),
-        )
+        return Prepared(self, k)
+
+
+class Prepared:
+    """One rank's rows of a step, as places in a flat buffer [B · (T + 1)] and in its B · T inputs; each of these is
+    taken out of all steps' when it is asked for, since most steps are read in groups and need few.
+
+    Piece k is `sizes[k]` bytes from byte `offsets[k]` of shard `shards[k]` on (or, where `crosses`, ids from token
+    `starts[k]` on over shards), put to byte `places[k]`. Pieces end to end fill the buffer, with zeros of gaps[k] =
+    (pieces before, bytes) between. `first_ids` are the places that a separator must have, `first_tokens` the tokens
+    they come from. `short` are (row, leading targets that count) where not all do, `border_targets` those inside that
+    do not. `borders` (int32) are where documents begin in the inputs, and B · T; None where they are not asked for.
+    """
+
+    __slots__ = ("_k", "_steps")
+
+    def __init__(self, steps: PreparedSteps, k: int) -> None:
+        self._steps, self._k = steps, k
+
+    def _own(self, column: Column) -> NDArray[Any]:
+        return column.of(self._k, self._k + 1)
+
+    @property
+    def n_rows(self) -> int:
+        return self._steps.n_rows[self._k]
+
+    @property
+    def shards(self) -> NDArray[np.int64]:
+        return self._own(self._steps.shards)
+
+    @property
+    def offsets(self) -> NDArray[np.int64]:
+        return self._own(self._steps.offsets)
+
+    @property
+    def sizes(self) -> NDArray[np.int64]:
+        return self._own(self._steps.sizes)
+
+    @property
+    def n_bytes(self) -> int:
+        return self._steps.bytes_before[self._k + 1] - self._steps.bytes_before[self._k]
+
+    @property
+    def gaps(self) -> list[tuple[int, int]]:
+        return self._steps.gaps[self._k]
+
+    @property
+    def starts(self) -> NDArray[np.int64]:
+        return self._own(self._steps.starts)
+
+    @property
+    def places(self) -> NDArray[np.int64]:
+        return self._own(self._steps.places) - self._k * self._steps.step_ids * self._steps.itemsize
+
+    @property
+    def crosses(self) -> bool:
+        return self._steps.crosses[self._k]
+
+    @property
+    def first_ids(self) -> NDArray[np.int64]:
+        return self._own(self._steps.first_ids) - self._k * self._steps.step_ids
+
+    @property
+    def first_tokens(self) -> NDArray[np.int64]:
+        return self._own(self._steps.first_tokens)
+
+    @property
+    def borders(self) -> NDArray[np.int32] | None:
+        return None if self._steps.borders is None else self._own(self._steps.borders)
+
+    @property
+    def patches(self) -> NDArray[np.int64]:
+        return self._own(self._steps.patches)
+
+    def mask(self, n_rows: int, seq_len: int) -> NDArray[np.bool_] | None:
+        """Which targets count, bool [n_rows, T]; None when all do."""
+        short, border_targets = self._steps.short[self._k], self._own(self._steps.border_targets)
+        if not short and not len(border_targets):
+            return None
+        mask = np.empty((n_rows, seq_len), np.bool_)
+        mask.fill(True)  # half of what np.ones takes
+        for row, n in short:
+            mask[row, n:] = False
+        if len(border_targets):
+            mask.reshape(-1)[border_targets] = False
+        return mask
 
 
 class Pieces(NamedTuple):
@@ -151,6 +184,8 @@ def prepare(
         starts, sizes, read_places, read_edges = _joined(starts, sizes, places, step, edges)
     shards, offsets, crosses = reader.locate(starts, sizes)
     n_bytes = sizes * itemsize
+    before = np.zeros(len(sizes) + 1, np.int64)
+    np.cumsum(n_bytes, out=before[1:])
     gaps = _gaps(filled, read_places, read_edges, width, b, itemsize)
     piece_edges = read_edges.tolist()
     begin_edges = np.searchsorted(begins, edges).tolist()
@@ -159,9 +194,10 @@ def prepare(
         Column(shards, piece_edges),
         Column(offsets, piece_edges),
         Column(n_bytes, piece_edges),
+        before[read_edges].tolist(),
         gaps,
         Column(starts, piece_edges),
-        Column(read_places, piece_edges),
+        Column(read_places * itemsize, piece_edges),
         (np.diff(np.searchsorted(np.flatnonzero(crosses), read_edges)) > 0).tolist(),
         Column(places[begins], begin_edges),
         Column(rows.start[begins], begin_edges),
@@ -170,6 +206,7 @@ def prepare(
         _borders(rows, all_rows, used, n_steps, b, t) if marks else None,
         _patches(rows, bounds),
         b * width,
+        itemsize,
     )
 
 

@@ -50,7 +50,9 @@ class Rows:
         """Let `array` be these bytes, as they are, instead of the buffer's own memory; None: the memory again."""
         if content is not None:
             self.array = np.ndarray(self._memory.shape, self._memory.dtype, content)
-        elif self.array is not self._memory:
+        elif self.array is self._memory:
+            return
+        else:
             self.array = self._memory
         self.parts.clear()
 

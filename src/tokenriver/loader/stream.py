@@ -144,21 +144,18 @@ class TokenReader(RangeReader):
             rows.hold(None)
             rows.flat[:] = 0
             with self._lock:
-                for start, place, size in zip(
-                    pieces.starts.tolist(),
-                    pieces.places.tolist(),
-                    (pieces.sizes // self.dtype.itemsize).tolist(),
-                    strict=True,
-                ):
+                places, sizes = (n_bytes // self.dtype.itemsize for n_bytes in (pieces.places, pieces.sizes))
+                for start, place, size in zip(pieces.starts.tolist(), places.tolist(), sizes.tolist(), strict=True):
                     self._read(start, rows.flat[place : place + size])
             return
         rows.hold(None)  # first, so that the memory of the last batch's bytes becomes this one's
-        addresses = pieces.places.astype(np.uint64) * np.uint64(self.dtype.itemsize) + rows.address
-        if self._read_many(pieces.shards, pieces.offsets, addresses, pieces.sizes, int(pieces.sizes.sum()), rows):
-            _clear_gaps(pieces.gaps, pieces.places, pieces.sizes, rows)
+        places, sizes = pieces.places, pieces.sizes
+        addresses = places.astype(np.uint64) + rows.address
+        if self._read_many(pieces.shards, pieces.offsets, addresses, sizes, pieces.n_bytes, rows):
+            _clear_gaps(pieces.gaps, places, sizes, rows)
             return
         # Lists made here and now are in the cache when `map` walks them; made with 127 other steps' they are not.
-        shards, sizes, offsets = pieces.shards.tolist(), pieces.sizes.tolist(), pieces.offsets.tolist()
+        shards, sizes, offsets = pieces.shards.tolist(), sizes.tolist(), pieces.offsets.tolist()
         with self._lock:
             # As bytes and joined: a hundred slices of a buffer to read into would take 30 µs longer.
             parts = self._read_pieces(shards, sizes, offsets)
@@ -187,18 +184,17 @@ class TokenReader(RangeReader):
         steps, first, stop = wanted
         if any(steps.crosses[first:stop]):
             return False
-        at = int(group.whole.address) - first * group.steps[0].view.nbytes
-        addresses = steps.places.of(first, stop).astype(np.uint64)
-        addresses *= np.uint64(self.dtype.itemsize)
-        addresses += np.uint64(at % (1 << 64))
+        base = int(group.whole.address) - first * group.steps[0].view.nbytes
+        addresses = steps.places.of(first, stop) + base  # below 2^63, as all addresses of processes are
         shards, offsets, sizes = (column.of(first, stop) for column in (steps.shards, steps.offsets, steps.sizes))
-        if not self._read_many(shards, offsets, addresses, sizes, int(sizes.sum()), group):
+        total = steps.bytes_before[stop] - steps.bytes_before[first]
+        if not self._read_many(shards, offsets, addresses.view(np.uint64), sizes, total, group):
             return False
         for k, rows in zip(range(first, stop), group.steps, strict=False):
             rows.hold(None)
             if steps.gaps[k]:
-                places = steps.places.of(k, k + 1) - k * steps.step_ids
-                _clear_gaps(steps.gaps[k], places, steps.sizes.of(k, k + 1), rows)
+                own = steps.step(k)
+                _clear_gaps(own.gaps, own.places, own.sizes, rows)
         return True
 
     def _read(self, start: int, out: NDArray[Any]) -> None:
@@ -225,11 +221,11 @@ class TokenReader(RangeReader):
 
 
 def _clear_gaps(gaps: list[tuple[int, int]], places: NDArray[np.int64], sizes: NDArray[np.int64], rows: Rows) -> None:
-    """Zeros where no piece of packed rows is; places are ids, sizes bytes."""
+    """Zeros where no piece of packed rows is."""
     end, last = 0, 0
     for before, n_bytes in gaps:
         if before != last:
-            end = int(places[before - 1]) * rows.array.itemsize + int(sizes[before - 1])
+            end = int(places[before - 1] + sizes[before - 1])
         rows.view[end : end + n_bytes] = bytes(n_bytes)
         end, last = end + n_bytes, before
 
