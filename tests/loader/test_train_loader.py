@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import pickle
@@ -243,7 +242,7 @@ def test_numbers_that_cannot_work_are_refused(data_set: DataSet, options: dict[s
 
 
 def new_threads(before: set[threading.Thread]) -> list[threading.Thread]:
-    """Prefetching threads that were not there `before`: others' may end meanwhile, so that their number says nothing."""
+    """Prefetching threads that were not there `before`: their number says nothing, since others' may end."""
     return [t for t in set(threading.enumerate()) - before if t.name == "tokenriver-prefetch"]
 
 
