@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import queue
 import threading
+import weakref
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -87,9 +88,15 @@ def test_the_encoder_is_replaced_when_the_process_has_grown(folder):
     sizes = iter([0, 50, 150, 0, 50, 120, 0])
     made = []
 
+    class Other:
+        def __init__(self):
+            self.encode_batch = encoder._make().encode_batch
+
     def make():
-        made.append(len(made))
-        return encoder._make()
+        assert not any(one() for one in made), "the one before is gone when the next is made"
+        other = Other()
+        made.append(weakref.ref(other))
+        return other
 
     watched = FastEncoder(make, cache_budget=100, memory=lambda: next(sizes))
     batch = TextBatch.from_texts(TEXTS)

@@ -122,7 +122,7 @@ class FastEncoder:
             if not self._idle:
                 self._waited_bytes += n_bytes
                 if self._waited_bytes < _WORTH_ANOTHER * self.n_encoders:
-                    self._returned.wait_for(lambda: self._idle)
+                    self._returned.wait_for(lambda: self._idle or not self.n_encoders)
             if self._idle:
                 encoder = self._idle.pop()
             else:
@@ -149,13 +149,12 @@ class FastEncoder:
         try:
             self._bytes_since += n_bytes
             if self._is_outgrown():
-                encoder = self._make()
                 with self._returned:  # those at work finish with theirs, which is not returned
-                    self._idle = [encoder]
-                    self.n_encoders, self._waited_bytes = 1, 0
+                    self._idle = []  # gone before the new one is made, or both would be there at the same time
+                    self.n_encoders = self._waited_bytes = 0
                     self.n_replaced += 1
-                    self._returned.notify()
-                del encoder
+                with self._encoder(0):
+                    pass
                 self._baseline = self._memory()
                 self._bytes_since = 0
         finally:
