@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tokenriver import write_shard
+from tokenriver.loader.source import read_shard_file
 from tokenriver.shards.index import index_path
 
 if TYPE_CHECKING:
@@ -44,6 +46,18 @@ def write_documents(
         paths.append(shard)
         first = stop
     return paths, ids
+
+
+def record_separator(paths: Sequence[Path], position: str) -> Path:
+    """A build record beside shards, which says where their separators stand; gives the data set's folder."""
+    files = [
+        {"name": path.name, "split": "train", "n_tokens": read_shard_file(str(path)).n_tokens, "sha256": None}
+        for path in paths
+    ]
+    tokenizer = {"tokenizer_id": "toy", "separator_id": SEPARATOR, "separator_position": position}
+    record = paths[0].parent / "docs_BUILD.json"
+    record.write_text(json.dumps({"tokenizer": tokenizer, "files": files}))
+    return record.parent
 
 
 def joined(parts: Iterable[list[Any]]) -> list[Any]:

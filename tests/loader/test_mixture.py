@@ -245,9 +245,9 @@ def test_a_mixture_is_read_from_toml_and_planned_without_reading(
     for phase in [*plan["phases"], plan["total"]]:
         part = rows[phase["start"] : phase["stop"]]
         web, code = (int((part // 10_000 == k).sum()) for k in (1, 2))
-        assert [s["rows"] for s in phase["sources"]] == [web, code]
-        assert phase["sources"][1]["share"] == pytest.approx(code / part.size)
-    assert plan["total"]["sources"][1]["epochs"] == pytest.approx(1.0)
+        assert [(s["name"], s["rows"]) for s in phase["sources"]] == [("code", code), ("web", web)]
+        assert phase["sources"][0]["share"] == pytest.approx(code / part.size)
+    assert plan["total"]["sources"][0]["epochs"] == pytest.approx(1.0)
     assert main(words) == 0
     out = capsys.readouterr().out
     assert "steps 0 to 19" in out
@@ -365,7 +365,7 @@ def test_threads_that_look_for_a_source_s_epochs_at_the_same_time_find_the_same(
     class Rows:
         """Epochs of 10, 11, 12 … rows; while the first thread counts them another does."""
 
-        meanwhile = 3
+        alike, meanwhile = False, 3
 
         def n_rows(self, epoch: int) -> int:
             if self.meanwhile:

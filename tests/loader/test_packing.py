@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from packing_cases import SEPARATOR, joined, write_documents
+from packing_cases import SEPARATOR, joined, record_separator, write_documents
 
 from tokenriver import IntegrityError, ResumeError, TrainLoader, UsageError, write_shard
 from tokenriver.loader import packed, range_reader
@@ -442,3 +442,62 @@ def test_rows_of_an_epoch_are_counted_though_other_threads_count_those_of_many_m
     expected = TrainLoader(paths, **words).batch_at(3, epoch=5)
     monkeypatch.setattr(packed, "_KEPT_EPOCHS", 0)  # as if others had come in between
     assert np.array_equal(TrainLoader(paths, **words).batch_at(3, epoch=5).inputs, expected.inputs)
+
+
+@pytest.mark.parametrize(
+    ("mode", "position", "lengths", "expected"),
+    [
+        ("best-fit", "before", [8, 8, 3, 3], (14, 2, 0, 6)),
+        ("bos-aligned", "before", [5, 5, 10, 7], (14, 2, 4, 7)),  # 5 + 2 of 5, 7 of 10, and 7 that are not served
+        ("bos-aligned", None, [5, 5, 10, 7], (13, 3, 4, 7)),
+    ],
+)
+def test_first_tokens_of_rows_that_are_not_served_are_dropped_not_padded(
+    tmp_path: Path, mode: str, position: str | None, lengths: list[int], expected: tuple[int, ...]
+) -> None:
+    paths, _ = write_documents(tmp_path, lengths, position=position)
+    loader = open_loader(paths, position, packing=mode, order="sequential", batch_size=2, drop_last=True)
+    assert tuple(loader.ledger()[k] for k in ("trained", "padded", "cropped", "dropped")) == expected
+
+
+@pytest.mark.parametrize("index", [True, False])
+@pytest.mark.parametrize("order", ["sequential", "shuffled"])
+@pytest.mark.parametrize("drop_last", [True, False])
+def test_the_flat_stream_s_ledger_leaves_out_what_follows_separators_behind_documents(
+    tmp_path: Path, index: bool, order: str, drop_last: bool
+) -> None:
+    paths, _ = write_documents(tmp_path, [3, 1, 9, T, 1, 1, 20, 30], position="after", index=index)
+    record_separator(paths, "after")
+    words = {"cu_seqlens": True, "order": order, "drop_last": drop_last, "batch_size": 4}
+    loader = TrainLoader(tmp_path, seq_len=T, epochs=1, **words)
+    assert "dropped" in repr(loader)
+    ledger = loader.ledger()
+    assert ledger["trained"] == sum(int(batch.mask.sum()) for batch in loader if batch.mask is not None)
+    assert ledger["tokens"] == sum(ledger[k] for k in ("trained", "padded", "cropped", "dropped"))
+
+
+def test_a_bos_aligned_row_s_padding_holds_zeros(tmp_path: Path) -> None:
+    paths, ids = write_documents(tmp_path, [3, 4, 5, 1, 30])
+    words = {"packing": "bos-aligned", "order": "sequential"}
+    for batch in open_loader(paths, "before", window=2, max_doc_len=2, **words):
+        assert (batch.inputs[0, 4:] == 0).all()
+    first = next(iter(open_loader(paths, "before", window=1, **words)))
+    assert first.inputs[0].tolist() == [*ids[:3].tolist(), 0, 0, 0, 0]
+    assert first.mask is not None
+    assert first.targets[0, first.mask[0]].tolist() == ids[1:4].tolist()  # the next document's separator among them
+
+
+def test_a_document_s_last_target_is_its_own_where_a_fragment_follows_in_the_row(tmp_path: Path) -> None:
+    (path,), ids = write_documents(tmp_path / "whole", [9, 2, 2, 2, 2, 2])
+    cut = tmp_path / "cut_train_000000.bin"
+    write_shard(cut, ids[7:], variant="uint32")  # begins with the end of the first document
+    loader = open_loader([cut], "before", packing="bos-aligned", batch_size=1)
+    checked = 0
+    for epoch in range(20):
+        row = loader.batch_at(0, epoch=epoch)
+        at = np.flatnonzero(row.inputs[0] == ids[7])
+        if len(at) and at[0] and row.inputs[0, at[0] - 1] != ids[-1]:
+            assert row.mask is None or row.mask[0, at[0] - 1]
+            assert row.targets[0, at[0] - 1] == SEPARATOR
+            checked += 1
+    assert checked

@@ -5,6 +5,7 @@ from __future__ import annotations
 import builtins
 import hashlib
 import importlib
+import json
 import os
 import subprocess
 import sys
@@ -18,7 +19,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from tokenriver import MissingDependencyError, ResumeError, TrainLoader
+from tokenriver import MissingDependencyError, Mixture, ResumeError, TrainLoader, UsageError
 from tokenriver.loader.order import ORDERS
 from tokenriver.torch import TrainDataset, to_device
 
@@ -107,6 +108,37 @@ def test_the_data_set_takes_a_loader_s_state_and_refuses_what_is_none(data_set: 
         dataset.load_state_dict(dataset.state_dict() | {"taken": -1})
     with pytest.raises(ResumeError, match="seed was 4"):
         TrainDataset(root, **options(seed=5)).load_state_dict(dataset.state_dict())
+
+
+def test_the_data_set_s_numbers_are_checked_and_numpy_s_are_taken(data_set: DataSet) -> None:
+    root = data_set([700])
+    for wrong in (1.5, "1", True, -1):
+        with pytest.raises(UsageError, match="epochs is"):
+            TrainDataset(root, epochs=wrong, **options())
+    dataset = TrainDataset(root, epochs=np.int64(1), **options())
+    for name, call in (("epoch", dataset.set_epoch), ("batches", dataset.state_after)):
+        for wrong in (1.5, "1", True, -1):
+            with pytest.raises(UsageError, match=f"{name} is"):
+                call(wrong)  # type: ignore[operator]
+    dataset.set_epoch(np.int64(2))  # type: ignore[arg-type]
+    states = [dataset.state_dict(), dataset.state_after(np.int64(3))]  # type: ignore[arg-type]
+    assert json.loads(json.dumps(states)) == states
+    dataset.load_state_dict({**dataset.state_dict(), "taken": np.int64(3)})
+    assert digests(dataset) == reference(root, 3 * 43)[2 * 43 + 3 :]
+    with pytest.raises(ResumeError, match="is a dict, not NoneType"):
+        dataset.load_state_dict(None)  # type: ignore[arg-type]
+
+
+def test_a_mixture_has_no_epochs_for_a_data_set_either(data_set: DataSet) -> None:
+    mixture = Mixture({"a": (data_set([700]), 1)}, max_epochs=1)
+    with pytest.raises(UsageError, match="a mixture has no epochs"):
+        TrainDataset(mixture, epochs=1, **options())
+    dataset = TrainDataset(mixture, **options())
+    with pytest.raises(UsageError, match="a mixture has no epochs"):
+        dataset.set_epoch(1)
+    dataset.set_epoch(0)
+    assert len(list(dataset)) == 43
+    assert dataset.state_after(43)["step"] == 43
 
 
 def test_padded_rows_are_ignored_targets(data_set: DataSet) -> None:

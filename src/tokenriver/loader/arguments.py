@@ -9,7 +9,9 @@ from typing import Any
 
 from tokenriver.errors import UsageError
 
-__all__ = ["optional_whole", "plain", "ranks", "whole"]
+__all__ = ["NO_EPOCHS", "optional_whole", "plain", "ranks", "whole"]
+
+NO_EPOCHS = "a mixture has no epochs: give its sources max_epochs, and leave epochs out"
 
 
 def whole(name: str, value: Any) -> int:

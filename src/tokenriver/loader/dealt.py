@@ -23,6 +23,10 @@ __all__ = ["DealtPlan", "RowSource"]
 class RowSource(Protocol):
     """Rows numbered from 0 in every epoch, any of them found on its own."""
 
+    @property
+    def alike(self) -> bool:
+        """Whether all epochs have as many rows."""
+
     def n_rows(self, epoch: int) -> int | None:
         """Rows in an epoch; None when there is no end."""
 

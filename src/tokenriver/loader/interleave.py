@@ -121,7 +121,8 @@ class Schedule:
         self._lay_out([(start, list(weights)) for start, weights in phases])
 
     def counts(self, rows: int) -> list[int]:
-        """Rows of each source among the first `rows`."""
+        """Rows of each source among the first `rows`; behind the end, where a last batch is padded, among all."""
+        rows = rows if self.total is None else min(rows, self.total)
         stretch = self._at(rows)
         return [a + b for a, b in zip(stretch.before, stretch.counts(rows - stretch.start), strict=True)]
 
@@ -246,7 +247,7 @@ def _stretch(
     while (steady is None or len(dealt) < steady) and tuple(dealer.credit) not in seen:
         seen[tuple(dealer.credit)] = len(dealt)
         n = total if steady is None else min(total, steady - len(dealt))
-        dealt += [dealer.deal([]) for _ in range(n)]
+        dealt += [dealer.deal() for _ in range(n)]
     repeat_from = seen.get(tuple(dealer.credit), len(dealt))
     if steady is not None and len(dealt) >= steady:
         repeat_from = len(dealt)
@@ -254,7 +255,7 @@ def _stretch(
     tail: list[int] = []
     if length is not None:
         body = len(lead) + ((steady or 0) - len(lead)) // len(cycle) * len(cycle) if cycle else len(lead)
-        tail = [dealer.deal([(at - start - row, ws) for at, ws in later]) for row in range(body, length)]
+        tail = [dealer.deal(later, start + row) for row in range(body, length)]
     return _Stretch(start, length, before, *(np.array(part, np.uint16) for part in (lead, cycle, tail)))
 
 
@@ -265,23 +266,24 @@ class _Dealer:
         self.credit, self._scale = credit, scale
         self._rates = [w * (scale // total) for w in weights]
 
-    def deal(self, later: list[tuple[int, list[int]]]) -> int:
-        """The next row's source; `later` are (rows until then, weights) of the phases to come."""
+    def deal(self, later: Sequence[tuple[int, list[int]]] = (), row: int = 0) -> int:
+        """The next row's source, which is row `row`; `later` are (first row, weights) of the phases to come."""
         best, chosen = (0, 0), -1
         for i, (credit, rate) in enumerate(zip(self.credit, self._rates, strict=True)):
             owed = credit + rate
             self.credit[i] = owed
             if owed > 0:
-                key = (self._deadline(i, credit, rate, later), -owed)
+                key = (self._deadline(i, credit, rate, later, row), -owed)
                 if chosen < 0 or key < best:
                     best, chosen = key, i
         self.credit[chosen] -= self._scale
         return chosen
 
-    def _deadline(self, i: int, credit: int, rate: int, later: list[tuple[int, list[int]]]) -> int:
+    def _deadline(self, i: int, credit: int, rate: int, later: Sequence[tuple[int, list[int]]], row: int) -> int:
         """After how many rows source i would be a whole row behind, if it gave none."""
         at = 0
-        for until, weights in later:
+        for first, weights in later:
+            until = first - row
             if rate and credit + rate * (until - at) >= self._scale:
                 break
             credit, at = credit + rate * (until - at), until

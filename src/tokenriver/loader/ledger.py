@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from tokenriver.loader.dealt import DealtPlan
 
 if TYPE_CHECKING:
     from tokenriver.loader.plan import Plan
     from tokenriver.loader.setup import Setup
 
-__all__ = ["ledger"]
+__all__ = ["dropped_tokens", "ledger"]
 
 
 def ledger(setup: Setup, *, epoch: int, step: int) -> dict[str, Any]:
@@ -22,19 +24,27 @@ def ledger(setup: Setup, *, epoch: int, step: int) -> dict[str, Any]:
     return _of_stream(setup, setup.plan, epoch, step)
 
 
+def dropped_tokens(plan: Plan) -> int:
+    """Tokens of the flat stream that an epoch leaves out."""
+    return plan.n_tokens - _rows_served(plan) * plan.seq_len - 1
+
+
+def _rows_served(plan: Plan) -> int:
+    return min(plan.n_sequences, plan.steps_per_epoch * plan.global_batch_size)
+
+
 def _of_stream(setup: Setup, plan: Plan, epoch: int, step: int) -> dict[str, Any]:
-    in_steps = min(plan.n_sequences, plan.steps_per_epoch * plan.global_batch_size)
-    served = in_steps * plan.seq_len + 1
+    in_steps = _rows_served(plan)
     per_epoch = in_steps * plan.seq_len
-    unmarked = _unmarked_targets(setup, served) if setup.packer.marks and in_steps == plan.n_sequences else 0
+    unmarked = _unmarked_targets(setup, plan, epoch, in_steps) if setup.packer.marks else 0
     so_far = epoch * per_epoch + min(step * plan.global_batch_size * plan.seq_len, per_epoch)
     return {
         "split": plan.split,
         "tokens": plan.n_tokens,
         "sequences": plan.n_sequences,
         "steps": plan.steps_per_epoch,
-        "served": served,
-        "dropped": plan.n_tokens - served,
+        "served": per_epoch + 1,
+        "dropped": dropped_tokens(plan),
         "dropped_tail": (plan.n_tokens - 1) % plan.seq_len,
         "dropped_batch": (plan.n_sequences - in_steps) * plan.seq_len,
         "trained": per_epoch - unmarked,
@@ -47,12 +57,15 @@ def _of_stream(setup: Setup, plan: Plan, epoch: int, step: int) -> dict[str, Any
     }
 
 
-def _unmarked_targets(setup: Setup, served: int) -> int:
-    """Targets among the first `served` tokens that begin another document unannounced; none if separators do."""
+def _unmarked_targets(setup: Setup, plan: Plan, epoch: int, in_steps: int) -> int:
+    """Targets of an epoch's first rows that begin another document unannounced; none if separators do."""
     if setup.data.separator_id is not None and setup.data.separator_position == "before":
         return 0
     starts = setup.starts()
-    return int(((starts > 0) & (starts < served)).sum())
+    counted = np.searchsorted(starts, [0, plan.n_sequences * plan.seq_len], "right")
+    left_out = plan.rows(epoch, in_steps, plan.n_sequences - in_steps)  # with drop_last less than a batch
+    counted_there = np.searchsorted(starts, [left_out, left_out + plan.seq_len], "right")
+    return int(counted[1] - counted[0] - (counted_there[1] - counted_there[0]).sum())
 
 
 def _of_packed(setup: Setup, plan: DealtPlan, epoch: int, step: int) -> dict[str, Any]:
@@ -84,7 +97,7 @@ def _of_mixture(setup: Setup, step: int) -> dict[str, Any]:
         epoch, row = mixed.epoch_of(i, counts[i])
         facts = {"tokens": part.n_tokens, "rows": counts[i], "targets": counts[i] * plan.seq_len}
         sources[name] = {**facts, "epoch": epoch, "row": row, "share": counts[i] / max(1, sum(counts))}
-    rows = step * plan.global_batch_size
+    rows = sum(counts)
     return {
         "split": plan.split,
         "tokens": setup.data.n_tokens,

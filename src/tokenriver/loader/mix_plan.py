@@ -72,11 +72,9 @@ def _phase(loader: TrainLoader, start: int, stop: int) -> PhasePlan:
     rows = sum(after) - sum(before)
     sources = []
     for i, name in enumerate(mixed.names):
-        epoch, row = mixed.epoch_of(i, after[i])
-        part = mixed.rows_of(i, epoch)
         n = after[i] - before[i]
         used_up = mixed.schedule.used_up.get(i, sum(after) + 1) <= sum(after)
-        sources.append(SourcePlan(name, n, n * loader.seq_len, n / max(1, rows), epoch + row / part, used_up))
+        sources.append(SourcePlan(name, n, n * loader.seq_len, n / max(1, rows), mixed.epochs_of(i, after[i]), used_up))
     return PhasePlan(start, stop, tuple(sources))
 
 

@@ -16,6 +16,7 @@ from tokenriver.files import open_binary
 from tokenriver.loader.arguments import plain
 from tokenriver.loader.interleave import Schedule, whole_weights
 from tokenriver.loader.segments import Segments, merge_segments
+from tokenriver.loader.state import MOST_EPOCHS
 from tokenriver.storage.paths import named_in, to_path
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 __all__ = ["Mixture", "MixtureRows", "MixtureSource"]
 
 _MOST_STEPS = 1 << 40
-_MOST_EPOCHS = 1_000_000
+_EXACT_EPOCHS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +70,9 @@ class Mixture:
             given, phases, exhausted = _read_toml(sources, phases, exhausted)
         if not given:
             raise UsageError("a mixture needs at least one source")
+        if strange := [name for name in given if not isinstance(name, str)]:
+            raise UsageError(f"a source's name is a text, not {strange[0]!r}")
+        given = dict(sorted(given.items()))  # the same rows in whatever order they were written down
         if isinstance(max_epochs, Mapping) and (unknown := set(max_epochs) - set(given)):
             raise UsageError(f"max_epochs names {', '.join(sorted(unknown))}; the sources are {', '.join(given)}")
         found = {name: _source(name, value, max_epochs) for name, value in given.items()}
@@ -116,7 +120,7 @@ def _source(name: str, value: Any, max_epochs: int | Mapping[str, int | None] | 
     elif isinstance(value, Mapping):
         unknown = set(value) - {"path", "weight", "max_epochs"}
         if unknown or not {"path", "weight"} <= set(value):
-            raise UsageError(f"source {name} has path, weight and max_epochs, not {', '.join(sorted(value))}")
+            raise UsageError(f"source {name} has path, weight and max_epochs, not {', '.join(sorted(map(str, value)))}")
         source = MixtureSource(**value)
     elif isinstance(value, tuple | list) and len(value) in (2, 3):
         source = MixtureSource(*value)
@@ -127,10 +131,10 @@ def _source(name: str, value: Any, max_epochs: int | Mapping[str, int | None] | 
         source = MixtureSource(source.path, source.weight, cap)
     source = MixtureSource(source.path, source.weight, plain(source.max_epochs))
     if source.max_epochs is not None and (
-        type(source.max_epochs) is not int or not 1 <= source.max_epochs <= _MOST_EPOCHS
+        type(source.max_epochs) is not int or not 1 <= source.max_epochs <= MOST_EPOCHS
     ):
         raise UsageError(
-            f"max_epochs of {name} is at least 1 and at most {_MOST_EPOCHS:,}, or None for no limit, "
+            f"max_epochs of {name} is at least 1 and at most {MOST_EPOCHS:,}, or None for no limit, "
             f"not {source.max_epochs!r}"
         )
     return source
@@ -152,8 +156,11 @@ def _read_toml(file_path: Any, phases: Any, exhausted: Any) -> tuple[dict[str, A
     if not isinstance(sources, dict) or not all(isinstance(s, dict) for s in sources.values()):
         raise FormatError(f"{path}: has no tables [sources.NAME] with path and weight")
     for source in sources.values():
-        if isinstance(source.get("path"), str):
-            source["path"] = named_in(path, source["path"])
+        named = source.get("path")
+        if isinstance(named, str):
+            source["path"] = named_in(path, named)
+        elif isinstance(named, list):
+            source["path"] = [named_in(path, one) if isinstance(one, str) else one for one in named]
     listed = values.get("phases", [])
     if not isinstance(listed, list) or not all(
         isinstance(p, dict) and set(p) == {"step", "weights"} and isinstance(p["weights"], dict) for p in listed
@@ -170,6 +177,7 @@ class MixtureRows:
     """
 
     one_run = True
+    alike = False
 
     def __init__(self, mixture: Mixture, parts: Sequence[RowSource], *, global_batch_size: int) -> None:
         self.mixture, self._parts, self._batch = mixture, list(parts), global_batch_size
@@ -177,9 +185,12 @@ class MixtureRows:
         self._epochs: list[list[int]] = [[0] for _ in self.names]
         self.restart(0, [0] * len(self.names))
 
-    def restart(self, since: int, begin: Sequence[int], *, only: Sequence[bool] | None = None) -> None:
-        """Begin the schedule at step `since` with sources at these rows of their own; `only` caps these sources."""
-        self.since, self.begin = since, list(begin)
+    def restart(self, since: int, begin: Sequence[int]) -> None:
+        """Begin the schedule at step `since` with sources at these rows of their own."""
+        self.since, self.begin, self.schedule = since, list(begin), self._schedule(since, begin)
+
+    def _schedule(self, since: int, begin: Sequence[int], *, only: Sequence[bool] | None = None) -> Schedule:
+        """That schedule; `only` caps these sources."""
         origin = since * self._batch
         caps = [
             None if cap is None or (only is not None and not only[i]) else max(0, cap - begin[i])
@@ -190,7 +201,7 @@ class MixtureRows:
             for step, weights in self.mixture.whole_phases()
         ]
         current = max(k for k, (start, _) in enumerate(phases) if start == 0)
-        self.schedule = Schedule(phases[current:], caps=caps, stop=self.mixture.exhausted == "stop")
+        return Schedule(phases[current:], caps=caps, stop=self.mixture.exhausted == "stop")
 
     def n_rows(self, epoch: int) -> int | None:
         """Rows of the run, None without an end."""
@@ -236,19 +247,21 @@ class MixtureRows:
         used = [saved[name] < 0 for name in self.names]
         begin = [-1 - saved[name] if used[i] else 0 for i, name in enumerate(self.names)]
         # Caps of sources that are not used up do not matter before this step, so the counts give where they began.
-        self.restart(since, begin, only=used)
-        given = self.schedule.counts((step - since) * self._batch)
+        given = self._schedule(since, begin, only=used).counts((step - since) * self._batch)
         begin = [
             b if used[i] else saved[name] - given[i] for i, (name, b) in enumerate(zip(self.names, begin, strict=True))
         ]
-        if min(begin) < 0 or (since == 0 and any(begin)):
+        # At step 0 sources stand at their start, or less than a batch behind it: after smaller batches.
+        if min(begin) < 0 or (since == 0 and sum(begin) >= self._batch):
             raise ResumeError("the saved state's rows of the sources are not those of this mixture at that step")
         self.restart(since, begin)
 
-    def all_rows(self, source: int) -> int:
-        """All rows that a source with a cap may give."""
-        cap = list(self.mixture.sources.values())[source].max_epochs or 1
-        return sum(self._parts[source].n_rows(e) or 0 for e in range(cap))
+    def rows_in(self, source: int, epochs: int) -> int:
+        """Rows in so many epochs of a source."""
+        part = self._parts[source]
+        if part.alike:
+            return self.rows_of(source, 0) * epochs
+        return sum(part.n_rows(e) or 0 for e in range(epochs))
 
     def rows_of(self, source: int, epoch: int) -> int:
         """Rows in an epoch of a source."""
@@ -256,16 +269,39 @@ class MixtureRows:
 
     def epoch_of(self, source: int, row: int) -> tuple[int, int]:
         """(epoch, row in it) of a source's row."""
-        ends = self._epochs[source]
-        epoch = len(ends) - 1
-        while ends[epoch] <= row:
-            n = self._parts[source].n_rows(epoch)
-            if not n:
-                raise UsageError(f"source {self.names[source]} has too little data for one row")
-            ends[epoch + 1 : epoch + 2] = [ends[epoch] + n]  # the same by whatever thread, in its place
-            epoch += 1
+        if self._parts[source].alike:
+            return divmod(row, self._some_rows(source, 0))
+        ends = self._ends(source, row, MOST_EPOCHS)
+        if ends[-1] <= row:
+            raise UsageError(
+                f"source {self.names[source]} would be read more than {MOST_EPOCHS:,} times, each time shuffled anew"
+            )
         epoch = bisect_right(ends, row) - 1
         return epoch, row - ends[epoch]
+
+    def epochs_of(self, source: int, row: int) -> float:
+        """Epochs of a source before a row; from the thousandth one on that is shuffled anew by what these held."""
+        if not self._parts[source].alike:
+            ends = self._ends(source, row, _EXACT_EPOCHS)
+            if ends[-1] <= row:
+                return row / ends[_EXACT_EPOCHS] * _EXACT_EPOCHS
+        epoch, inside = self.epoch_of(source, row)
+        return epoch + inside / self.rows_of(source, epoch)
+
+    def _ends(self, source: int, row: int, most: int) -> list[int]:
+        """Rows of a source before each of its epochs, up to a row's or so many epochs; perhaps more."""
+        ends = self._epochs[source]
+        epoch = len(ends) - 1
+        while ends[epoch] <= row and epoch < most:
+            ends[epoch + 1 : epoch + 2] = [ends[epoch] + self._some_rows(source, epoch)]  # the same by any thread
+            epoch += 1
+        return ends
+
+    def _some_rows(self, source: int, epoch: int) -> int:
+        n = self.rows_of(source, epoch)
+        if not n:
+            raise UsageError(f"source {self.names[source]} has too little data for one row")
+        return n
 
     def _take(
         self, source: int, row: int, places: NDArray[np.int64]
@@ -274,19 +310,14 @@ class MixtureRows:
         taken, done = [], 0
         while done < len(places):
             epoch, inside = self.epoch_of(source, row + done)
-            n = min(len(places) - done, self._epochs[source][epoch + 1] - row - done)
+            n = min(len(places) - done, self.rows_of(source, epoch) - inside)
             taken.append((self._parts[source].rows(epoch, inside, n), places[done : done + n]))
             done += n
         return taken
 
     def _cap_rows(self) -> list[int | None]:
-        caps: list[int | None] = []
-        for i, source in enumerate(self.mixture.sources.values()):
-            if source.max_epochs is None:
-                caps.append(None)
-                continue
-            caps.append(self.all_rows(i))
-        return caps
+        caps = [source.max_epochs for source in self.mixture.sources.values()]
+        return [None if cap is None else self.rows_in(i, cap) for i, cap in enumerate(caps)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -295,6 +326,8 @@ class OffsetRows:
 
     rows_of: RowSource
     base: int
+
+    alike = property(lambda self: self.rows_of.alike, doc="Whether all epochs have as many rows.")
 
     def n_rows(self, epoch: int) -> int | None:
         """Rows in an epoch."""

@@ -89,6 +89,8 @@ class PackedRows:
             "documents": self.documents.digest,
         }
 
+    alike = property(lambda self: self.order == "sequential", doc="Whether all epochs have as many rows.")
+
     def n_rows(self, epoch: int) -> int:
         """Rows in an epoch."""
         return self._row_bounds(epoch)[-1]
@@ -124,36 +126,34 @@ class PackedRows:
         """
         documents = self.documents
         lengths = np.diff(documents.starts)
-        inside = cropped = first_trained = unserved = padding = 0
+        inside = cropped = padding = 0
+        read, announced = np.zeros((2, documents.n), np.bool_)  # whether a document's first token is, as a target
         bounds = self._row_bounds(epoch)
         for w in range(len(bounds) - 1):
             window = self._window(epoch, w)
             n_served = min(max(served_rows - bounds[w], 0), window.pieces.n_rows)
             n_pieces = int(window.bounds[n_served])
             document, inputs = window.document[:n_pieces], window.pieces.inputs[:n_pieces]
+            begins = window.pieces.begins[:n_pieces]
+            read[document[begins]] = True
             if self.packing == "best-fit":
                 size = window.pieces.size[:n_pieces]
                 inside += int((size - 1).sum())
-                fresh = window.pieces.begins[:n_pieces] & (window.pieces.slot[:n_pieces] > 0)
-                if documents.separator is not None:
-                    first_trained += int(fresh.sum()) - int(documents.fragment and 0 in document[fresh])
+                announced[document[begins & (window.pieces.slot[:n_pieces] > 0)]] = True
                 padding += n_served * (self.seq_len + 1) - int(size.sum())
             else:
                 whole = inputs == lengths[document]
-                inside += int((lengths[document] - 1).sum())
-                cropped += int(np.maximum(lengths[document] - inputs - 1, 0).sum())
-                if documents.separator is not None:
-                    first_trained += int((whole & (document < documents.n - 1)).sum())
+                cut_off = int(np.maximum(lengths[document] - inputs - 1, 0).sum())
+                inside += int((lengths[document] - 1).sum()) - cut_off
+                cropped += cut_off
+                announced[document[whole & (document < documents.n - 1)] + 1] = True
                 padding += n_served * self.seq_len - int(inputs.sum())
-        total = int(lengths.sum())
-        unserved = total - documents.n - inside
-        return {
-            "trained": inside - cropped + first_trained,
-            "padded": documents.n - first_trained,
-            "cropped": cropped,
-            "dropped": unserved,
-            "padding": padding,
-        }
+        announced[:1] &= not documents.fragment
+        if documents.separator is None:
+            announced[:] = False
+        trained, padded = inside + int(announced.sum()), int((read & ~announced).sum())
+        dropped = int(lengths.sum()) - trained - padded - cropped
+        return {"trained": trained, "padded": padded, "cropped": cropped, "dropped": dropped, "padding": padding}
 
     def _row_bounds(self, epoch: int) -> list[int]:
         """Rows before each window of an epoch, and at the end of the last."""
@@ -236,9 +236,17 @@ class PackedRows:
         final = np.zeros(len(row), np.bool_)
         final[rows.bounds[1:] - 1] = True
         follows = document < documents.n - 1
-        # A row's last piece brings its last target along; a piece cut inside a row gets it as a patch.
-        size = inputs + (final & (cut | follows))
-        patched = np.flatnonzero(cut & ~final)
+        # A full row's last piece brings its last target along; a piece that ends inside a row gets it as a patch.
+        brings = final & (cut | follows) & (rows.slot + inputs == self.seq_len)
+        size = inputs + brings
+        patch = cut & ~brings
+        if documents.separator is not None:
+            # Its target is the next document's separator: what the next piece begins with, too, unless none follows
+            # or that is the fragment.
+            alone = final & ~brings
+            alone[:-1] |= (document[1:] == 0) & documents.fragment & ~final[:-1]
+            patch |= alone & follows
+        patched = np.flatnonzero(patch)
         patches = np.stack(
             [row[patched], rows.slot[patched] + inputs[patched] - 1, start[patched] + inputs[patched] + self.base],
             axis=1,

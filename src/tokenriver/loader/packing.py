@@ -165,15 +165,15 @@ def _joined_sort(
 def _pair_rests(rest: NDArray[np.int64], room: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Which remainders of cut documents share a row: indices of the first and of the second (−1: none), int64 [rows].
 
-    Those over half a row take, from the largest on, the largest small one that fits; small ones that are left over
+    Those over half a row take, from the smallest on, the largest small one that fits; small ones that are left over
     pair up with their neighbours in length.
     """
     order = _joined_sort(room - rest, np.arange(len(rest)), len(rest).bit_length())
     order &= (1 << len(rest).bit_length()) - 1
     n_big = int(np.searchsorted(-rest[order], -(room // 2)))
     big, small = order[:n_big], order[n_big:]
-    # Big ones from the smallest room on would waste the small; from the largest room on, each takes the largest that
-    # fits and is not taken: the k-th takes index max(first that fits, one after the last taken).
+    # From the largest room on each takes the largest that fits and is not taken: the k-th takes index max(first that
+    # fits, one after the last taken).
     big = big[::-1]
     first = np.searchsorted(-rest[small], -(room - rest[big]))
     k = np.arange(len(big))

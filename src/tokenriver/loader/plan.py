@@ -105,6 +105,9 @@ class Plan:
         """Global batches in an epoch."""
         return self.steps_per_epoch
 
+    alike = True
+    """All epochs have as many rows."""
+
     def n_rows(self, epoch: int) -> int:  # noqa: ARG002
         """Sequences in an epoch."""
         return self.n_sequences

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from tokenriver.errors import ResumeError
 from tokenriver.loader.state import STATE_VERSION
 
 if TYPE_CHECKING:
@@ -41,12 +42,20 @@ def state_of(setup: Setup, fingerprint: str | dict[str, str], *, epoch: int, ste
 
 def restore_mixture(mixed: MixtureRows, state: Mapping[str, Any], step: int, *, resized: bool) -> None:
     """Take up a mixture's run; where it was allowed to change, sources go on from their own positions."""
+    if state["epoch"]:
+        raise ResumeError(
+            f"the saved state stands in epoch {state['epoch']} of one data set; a mixture is one run without epochs, "
+            "so begin it anew"
+        )
     saved, since = state.get("sources", {}), state.get("mixture_step", 0)
     if state.get("mixture") == mixed.mixture.description() and not resized:
         mixed.restore(since, step, saved)
         return
-    begin = []
-    for i, name in enumerate(mixed.names):
-        value = saved.get(name, 0)
-        begin.append(value if value >= 0 else mixed.all_rows(i))
-    mixed.restart(step, begin)
+    mixed.restart(step, [_rows_given(mixed, i, state, saved.get(name, 0)) for i, name in enumerate(mixed.names)])
+
+
+def _rows_given(mixed: MixtureRows, source: int, state: Mapping[str, Any], value: int) -> int:
+    """The rows that a source has given by a saved state: of one that was used up, all that its cap there allowed."""
+    if value >= 0:
+        return value
+    return max(-1 - value, mixed.rows_in(source, state["mixture"]["max_epochs"][mixed.names[source]]))

@@ -72,6 +72,8 @@ class Setup:
 
     def starts(self) -> NDArray[np.int64]:
         """Where documents begin in the joined stream, int64; waits for them where they are still looked for."""
+        if not self.finders:  # separators behind the documents mark rows by themselves
+            self.finders.append((DocumentFinder(self.data), 0))
         return np.concatenate([finder.get().starts[:-1] + base for finder, base in self.finders])
 
     def fragments(self) -> set[int]:
@@ -162,6 +164,10 @@ def _with_separator(data: ShardSource, separator: int | None) -> ShardSource:
     return replace(data, separator_id=separator)
 
 
+def _separator_words(part: ShardSource) -> str | None:
+    return None if part.separator_id is None else f"{part.separator_id} ({part.separator_position} each document)"
+
+
 def _join(parts: dict[str, ShardSource], split: str) -> ShardSource:
     """All shards in one stream. Raises UsageError for two data sets that no one model could read."""
     sources = list(parts.items())
@@ -171,7 +177,7 @@ def _join(parts: dict[str, ShardSource], split: str) -> ShardSource:
     for name, part in sources[1:]:
         for what, mine, other in (
             ("tokenizer", first.tokenizer, part.tokenizer),
-            ("separator", first.separator_id, part.separator_id),
+            ("separator", _separator_words(first), _separator_words(part)),
         ):
             known = mine is not None and other is not None
             if (known and mine != other) or (what == "separator" and mine != other):

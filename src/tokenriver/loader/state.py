@@ -10,7 +10,7 @@ from tokenriver.loader.fingerprint import Fingerprint
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-__all__ = ["STATE_KEYS", "STATE_VERSION", "check_state", "overridden"]
+__all__ = ["MOST_EPOCHS", "STATE_KEYS", "STATE_VERSION", "check_state", "overridden"]
 
 STATE_VERSION = 1
 
@@ -19,6 +19,9 @@ STATE_KEYS = ("version", "fingerprint", "split", "seq_len", "global_batch_size",
 _MOST = {"seed": 2**64, "epoch": 2**64}
 _TEXT = ("fingerprint", "split", "order")
 _OVERRIDABLE = ("fingerprint", "split", "seq_len", "global_batch_size", "order", "seed", "packing", "mixture")
+MOST_EPOCHS = 1_000_000
+"""The most epochs that a mixture's source may be capped at."""
+
 _OPTIONAL = ("packing", "mixture", "mixture_step", "sources")
 """Keys of loaders that pack or mix; without them the flat stream of one data set is meant."""
 
@@ -126,11 +129,17 @@ def _check_optional(state: Mapping[str, Any]) -> None:
     caps, prints = state["mixture"].get("max_epochs", sources), state["fingerprint"]
     if not isinstance(caps, dict) or set(caps) != set(sources) or set(prints) != set(sources):
         raise ResumeError("not the state of a loader: its sources are not those of its mixture")
+    if uncapped := [name for name, n in sources.items() if n < 0 and not _is_cap(caps[name])]:
+        raise ResumeError(f"not the state of a loader: {uncapped[0]} is used up, but has no max_epochs")
     step, since = state["step"], state["mixture_step"]
     if not all(isinstance(text, str) for text in prints.values()) or state["epoch"] != 0:
         raise ResumeError("not the state of a loader: a mixture has a fingerprint for each source, and epoch 0")
     if type(step) is int and not 0 <= since <= max(0, step):
         raise ResumeError(f"not the state of a loader: mixture_step is {since}, and step {step}")
+
+
+def _is_cap(value: Any) -> bool:
+    return type(value) is int and 1 <= value <= MOST_EPOCHS
 
 
 def _explain_batch(saved: int, current: int, world_size: int) -> str:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tokenriver.errors import MissingDependencyError, ResumeError, UsageError
+from tokenriver.loader.arguments import NO_EPOCHS, optional_whole, plain, whole
 from tokenriver.loader.batch import Batch, Marks, Raw
 from tokenriver.loader.iteration import Iteration, WholeBatches
 from tokenriver.loader.prepared import Prepared
@@ -61,9 +62,11 @@ class TrainDataset(IterableDataset[tuple[torch.Tensor, torch.Tensor]]):
 
     def __init__(self, source: Any, *, epochs: int | None = None, **options: Any) -> None:
         self.loader = TrainLoader(source, prefetch=0, dtype="int64", **options)
-        if epochs is not None and epochs < 0:
+        self.epochs = optional_whole("epochs", epochs)
+        if self.epochs is not None and self.epochs < 0:
             raise UsageError(f"epochs is 0 or more, or None for no end, not {epochs}")
-        self.epochs = epochs
+        if self.epochs is not None and self.loader.plan.endless_epoch:
+            raise UsageError(NO_EPOCHS)
         self._taken = 0
         self._resumed = 0
 
@@ -88,8 +91,11 @@ class TrainDataset(IterableDataset[tuple[torch.Tensor, torch.Tensor]]):
 
     def set_epoch(self, epoch: int) -> None:
         """Let the next pass begin at the start of this epoch."""
+        epoch = whole("epoch", epoch)
         if epoch < 0:
             raise UsageError(f"epoch is 0 or more, not {epoch}")
+        if epoch and self.loader.plan.endless_epoch:
+            raise UsageError(NO_EPOCHS)
         self.loader.epoch, self.loader.step, self._resumed, self._taken = epoch, 0, 0, 0
 
     def state_dict(self) -> dict[str, Any]:
@@ -98,6 +104,9 @@ class TrainDataset(IterableDataset[tuple[torch.Tensor, torch.Tensor]]):
 
     def load_state_dict(self, state: Mapping[str, Any], **options: Any) -> None:
         """Go on from `state_dict`'s value, or begin the next pass at a TrainLoader's state; the same refusals."""
+        state = plain(state)
+        if not hasattr(state, "keys"):
+            raise ResumeError(f"a data set's state is a dict, not {type(state).__name__}")
         if "start" not in state:
             self.loader.load_state_dict(state, **options)
             self._resumed = self._taken = 0
@@ -110,6 +119,9 @@ class TrainDataset(IterableDataset[tuple[torch.Tensor, torch.Tensor]]):
 
     def state_after(self, batches: int) -> dict[str, Any]:
         """A TrainLoader's state `batches` batches after the start of the pass, counted by whoever received them."""
+        batches = whole("batches", batches)
+        if batches < 0:
+            raise UsageError(f"batches is 0 or more, not {batches}")
         return self.loader.state_at(batches)
 
 

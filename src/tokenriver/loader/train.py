@@ -9,11 +9,11 @@ import numpy as np
 
 from tokenriver.cache.settings import cache_settings
 from tokenriver.errors import UsageError
-from tokenriver.loader.arguments import optional_whole, plain, ranks, whole
+from tokenriver.loader.arguments import NO_EPOCHS, optional_whole, plain, ranks, whole
 from tokenriver.loader.assembly import Assembly
 from tokenriver.loader.content import part_fingerprints, recorded_hashes, verify_against
 from tokenriver.loader.iteration import Batches, Iteration
-from tokenriver.loader.ledger import ledger
+from tokenriver.loader.ledger import dropped_tokens, ledger
 from tokenriver.loader.plan import Plan
 from tokenriver.loader.position import restore_mixture, state_of
 from tokenriver.loader.setup import Packer, set_up
@@ -115,7 +115,7 @@ class TrainLoader:
         )
         self.data, self.plan = self._setup.data, self._setup.plan
         if self.plan.endless_epoch and epochs is not None:
-            raise UsageError("a mixture has no epochs: give its sources max_epochs, and leave epochs out")
+            raise UsageError(NO_EPOCHS)
         self.reader = open_reader(
             self.data.shards,
             order=order,
@@ -162,7 +162,7 @@ class TrainLoader:
         if isinstance(p, Plan):
             what += f"{p.steps_per_epoch:,} steps an epoch of "
         shape = f"{p.world_size} x {p.batch_size} x {p.seq_len}"
-        dropped = f", {self.ledger()['dropped']:,} tokens dropped" if isinstance(p, Plan) else ""
+        dropped = f", {dropped_tokens(p):,} tokens dropped" if isinstance(p, Plan) else ""
         return (
             f"TrainLoader({p.split}: {p.n_tokens:,} tokens in {len(self.data.shards)} shards, {what}{shape}{dropped}; "
             f"rank {p.rank}, epoch {self.epoch}, step {self.step})"
