@@ -11,6 +11,7 @@ import numpy as np
 
 from tokenriver.bpb.golf import build_sentencepiece_luts, eval_bpb, eval_val
 from tokenriver.errors import UsageError
+from tokenriver.loader.arguments import whole
 from tokenriver.loader.source import read_shard_file, shards_like
 from tokenriver.loader.stream import SHARDS_AHEAD, TokenReader, open_reader
 from tokenriver.storage import is_url, to_path
@@ -75,6 +76,7 @@ def load_validation_tokens(pattern: str, seq_len: int, *, device: Any = AUTO) ->
     A tensor or array [⌊(n − 1) / seq_len⌋ · seq_len + 1], as `load_data_shard`. Raises UsageError when nothing
     matches or there is not one row.
     """
+    seq_len = _at_least_one("seq_len", seq_len)
     reader = open_reader(shards_like(pattern))
     usable = (reader.n_tokens - 1) // seq_len * seq_len
     if usable <= 0:
@@ -104,6 +106,7 @@ class TokenStream:
 
     def take_array(self, n: int) -> np.ndarray[Any, Any]:
         """The next n ids as a NumPy array."""
+        n = whole("n", n)
         if n < 0:
             raise UsageError(f"cannot take {n} ids")
         reader = self._reader
@@ -132,6 +135,7 @@ class DistributedTokenLoader:
     """
 
     def __init__(self, pattern: str, rank: int, world_size: int, device: Any) -> None:
+        rank, world_size = whole("rank", rank), whole("world_size", world_size)
         if not 0 <= rank < world_size:
             raise UsageError(f"rank is in [0, {world_size}), not {rank}")
         self.rank, self.world_size, self.device = rank, world_size, device
@@ -143,16 +147,25 @@ class DistributedTokenLoader:
         Every rank takes (ids + 1) · world_size ids from the stream and keeps its own run of ids + 1. Raises
         UsageError when a rank's share is not a whole number of rows.
         """
-        local = global_tokens // (self.world_size * grad_accum_steps)
+        seq_len, steps = _at_least_one("seq_len", seq_len), _at_least_one("grad_accum_steps", grad_accum_steps)
+        global_tokens = whole("global_tokens", global_tokens)
+        local = global_tokens // (self.world_size * steps)
         if local <= 0 or local % seq_len:
             raise UsageError(
                 f"a rank's share is {local:,} tokens ({global_tokens:,} / ({self.world_size} ranks x "
-                f"{grad_accum_steps} steps)), which is not a multiple of seq_len {seq_len:,}"
+                f"{steps} steps)), which is not a multiple of seq_len {seq_len:,}"
             )
         taken = self.stream.take_array((local + 1) * self.world_size)
         span = taken[self.rank * (local + 1) :][: local + 1].astype(np.int64)
         x, y = span[:-1].reshape(-1, seq_len), span[1:].reshape(-1, seq_len)
         return _place(x, self.device), _place(y, self.device)
+
+
+def _at_least_one(name: str, value: Any) -> int:
+    number = whole(name, value)
+    if number < 1:
+        raise UsageError(f"{name} is at least 1, not {number}")
+    return number
 
 
 def _all_ids(reader: TokenReader) -> np.ndarray[Any, Any]:

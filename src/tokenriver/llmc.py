@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tokenriver.errors import ResumeError, UsageError
 from tokenriver.evals.llmc_loader import EvalLoader
+from tokenriver.loader.arguments import whole
 from tokenriver.loader.source import shards_like
 from tokenriver.loader.stream import SHARDS_AHEAD, open_reader
 from tokenriver.tokenizers.llmc_file import Tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from numpy.typing import NDArray
 
 __all__ = ["MT19937", "DataLoader", "EvalLoader", "Tokenizer"]
@@ -55,12 +55,16 @@ class MT19937:
         taken = 0 if self._fresh else int(state[2])
         return {"words": state[1].tolist(), "left": 1 if self._fresh else _WORDS + 1 - taken, "next": taken}
 
-    def set_state(self, state: Mapping[str, Any]) -> None:
+    def set_state(self, state: Any) -> None:
         """Take up what `get_state` gave; ResumeError if it is not that."""
-        words, left, taken = state.get("words", ()), state.get("left"), state.get("next")
-        if len(words) != _WORDS or not isinstance(left, int) or not isinstance(taken, int) or not 0 <= taken <= _WORDS:
-            raise ResumeError("not the state of a Mersenne Twister: it has 624 words, left and next")
-        self._fresh = left == 1 and taken == 0
+        what = "the state of a Mersenne Twister"
+        words, (left, taken) = _numbers(state, "words", what), (_number(state, name, what) for name in ("left", "next"))
+        fresh = left == 1 and taken == 0
+        if len(words) != _WORDS or not all(0 <= word < 1 << 32 for word in words):
+            raise ResumeError(f"not {what}: it has {_WORDS} words of 32 bits")
+        if not fresh and (left + taken != _WORDS + 1 or not 1 <= taken <= _WORDS):
+            raise ResumeError(f"not {what}: left is {left} and next {taken}, which make {_WORDS + 1} together")
+        self._fresh = fresh
         position = _WORDS if left == 1 else taken
         self._random.set_state(("MT19937", np.array(words, np.uint32), position, 0, 0.0))
 
@@ -87,6 +91,8 @@ class DataLoader:
         num_processes: int = 1,
         should_shuffle: bool = False,
     ) -> None:
+        B, T = whole("B", B), whole("T", T)  # noqa: N806
+        process_rank, num_processes = whole("process_rank", process_rank), whole("num_processes", num_processes)
         if min(B, T, num_processes) < 1 or not 0 <= process_rank < num_processes:
             raise UsageError(
                 f"B, T and num_processes are at least 1 and process_rank is below num_processes, not B={B}, T={T}, "
@@ -120,6 +126,8 @@ class DataLoader:
 
     def resume(self, current_shard_idx: int, current_sample_idx: int) -> None:
         """Go to a shard and a batch in it. The permutations stay as they are (use load_state_dict to bring them)."""
+        current_shard_idx = whole("current_shard_idx", current_shard_idx)
+        current_sample_idx = whole("current_sample_idx", current_sample_idx)
         if not 0 <= current_shard_idx < len(self._shards):
             raise ResumeError(f"there is no shard {current_shard_idx} among {len(self._shards)}")
         samples = self._samples(current_shard_idx)
@@ -166,22 +174,31 @@ class DataLoader:
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Take up a saved state; ResumeError if it does not fit these shards, naming what differs."""
+        what = "the state of a DataLoader"
+        if not isinstance(state, Mapping):
+            raise ResumeError(f"not {what}: it is a {type(state).__name__}")
         if bool(state.get("should_shuffle")) != self.should_shuffle:
             raise ResumeError("the state was saved with another should_shuffle")
-        if self.should_shuffle:
-            order, inside = list(state["shard_indices"]), list(state["intra_shard_indices"])
-            if sorted(order) != list(range(len(self._shards))):
-                raise ResumeError(f"the state is of {len(order)} shards, here there are {len(self._shards)}")
-            before = self.shard_indices, self.intra_shard_indices
-            self.shard_indices, self.intra_shard_indices = order, inside
-            try:
-                self.resume(state["current_shard_idx"], state["current_sample_idx"])
-            except ResumeError:
-                self.shard_indices, self.intra_shard_indices = before
-                raise
-            self._generator.set_state(state["generator"])
-        else:
-            self.resume(state["current_shard_idx"], state["current_sample_idx"])
+        shard, sample = (_number(state, name, what) for name in ("current_shard_idx", "current_sample_idx"))
+        if not self.should_shuffle:
+            self.resume(shard, sample)
+            return
+        order, inside = (_numbers(state, name, what) for name in ("shard_indices", "intra_shard_indices"))
+        if len(order) != len(self._shards):
+            raise ResumeError(f"the state is of {len(order)} shards, here there are {len(self._shards)}")
+        for name, numbers in (("shard_indices", order), ("intra_shard_indices", inside)):
+            if sorted(numbers) != list(range(len(numbers))):
+                raise ResumeError(f"not {what}: {name} is no permutation of {len(numbers)} numbers")
+        generator = MT19937(0)
+        generator.set_state(state.get("generator"))
+        before = self.shard_indices, self.intra_shard_indices
+        self.shard_indices, self.intra_shard_indices = order, inside
+        try:
+            self.resume(shard, sample)
+        except ResumeError:
+            self.shard_indices, self.intra_shard_indices = before
+            raise
+        self._generator = generator
 
     def _advance(self) -> None:
         """The next shard, or the next epoch when the last one is used up."""
@@ -202,3 +219,21 @@ class DataLoader:
     def _samples(self, shard_idx: int) -> int:
         n_tokens = self._shards[self.shard_indices[shard_idx]].n_tokens
         return (n_tokens - 1) // (self._needed - 1)
+
+
+def _number(state: Any, name: str, what: str) -> int:
+    """A whole number of a saved state."""
+    return _indices(name, [state.get(name) if isinstance(state, Mapping) else None], what)[0]
+
+
+def _numbers(state: Any, name: str, what: str) -> list[int]:
+    """A list of whole numbers of a saved state."""
+    found = state.get(name) if isinstance(state, Mapping) else None
+    return _indices(name, found if isinstance(found, Iterable) else [None], what)
+
+
+def _indices(name: str, values: Iterable[Any], what: str) -> list[int]:
+    try:
+        return [whole(name, value) for value in values]
+    except UsageError:
+        raise ResumeError(f"not {what}: {name} has something that is no whole number, or is missing") from None

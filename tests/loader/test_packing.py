@@ -488,7 +488,7 @@ def test_a_bos_aligned_row_s_padding_holds_zeros(tmp_path: Path) -> None:
 
 
 def test_a_document_s_last_target_is_its_own_where_a_fragment_follows_in_the_row(tmp_path: Path) -> None:
-    (path,), ids = write_documents(tmp_path / "whole", [9, 2, 2, 2, 2, 2])
+    _, ids = write_documents(tmp_path / "whole", [9, 2, 2, 2, 2, 2])
     cut = tmp_path / "cut_train_000000.bin"
     write_shard(cut, ids[7:], variant="uint32")  # begins with the end of the first document
     loader = open_loader([cut], "before", packing="bos-aligned", batch_size=1)
