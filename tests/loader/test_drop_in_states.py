@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
 
 from tokenriver import ResumeError, UsageError, golf, llmc, write_shard
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 @pytest.fixture
