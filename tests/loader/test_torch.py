@@ -17,9 +17,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from packing_cases import write_documents
 from torch.utils.data import DataLoader
 
 from tokenriver import MissingDependencyError, Mixture, ResumeError, TrainLoader, UsageError
+from tokenriver.loader import packed
 from tokenriver.loader.order import ORDERS
 from tokenriver.torch import TrainDataset, to_device
 
@@ -139,6 +141,18 @@ def test_a_mixture_has_no_epochs_for_a_data_set_either(data_set: DataSet) -> Non
     dataset.set_epoch(0)
     assert len(list(dataset)) == 43
     assert dataset.state_after(43)["step"] == 43
+
+
+def test_a_pass_over_many_packed_epochs_plans_each_of_them_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths, _ = write_documents(tmp_path, [9] * 6)
+    planned = []
+    for name in ("best_fit_rows", "count_best_fit_rows"):
+        monkeypatch.setattr(packed, name, lambda *a, f=getattr(packed, name), **k: planned.append(0) or f(*a, **k))
+    dataset = TrainDataset(paths, epochs=50, separator=0, packing="best-fit", **options())
+    assert len(list(dataset)) == 50 * -(-6 // 2)
+    assert len(planned) < 2 * 50 + 10
 
 
 def test_padded_rows_are_ignored_targets(data_set: DataSet) -> None:

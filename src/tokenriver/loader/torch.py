@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -79,10 +78,11 @@ class TrainDataset(IterableDataset[tuple[torch.Tensor, torch.Tensor]]):
         first = loader.step + number + self._taken * count
 
         def items() -> Iterator[Item]:
-            for step in itertools.count(first, count):
-                if not loader.has_step(step, epoch=start, before_epoch=last):
-                    return
-                yield loader.assembly.item(*loader.settle(start, step))
+            epoch, step = start, first
+            while loader.has_step(step, epoch=epoch, before_epoch=last):
+                epoch, step = loader.settle(epoch, step)  # not from the start each time: packed epochs differ in length
+                yield loader.assembly.item(epoch, step)
+                step += count
 
         for item in loader.assembly.ahead(items()):
             batch = loader.made(item)
