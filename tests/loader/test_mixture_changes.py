@@ -11,6 +11,7 @@ import pytest
 from packing_cases import record_separator, write_documents
 
 from tokenriver import Mixture, ResumeError, TrainLoader, UsageError
+from tokenriver.loader.interleave import Schedule
 from tokenriver.loader.mix_plan import plan_mixture
 
 if TYPE_CHECKING:
@@ -157,3 +158,10 @@ def test_a_plan_of_epochs_without_number_tells_them_by_the_first_thousand(source
     plan = plan_mixture(mixture, steps=10**9, **words)
     rows = TrainLoader(mixture, **words).mixture_rows.rows_of(1, 0)
     assert plan.total.sources[1].epochs == pytest.approx(2 * 10**9 / rows, rel=0.1)
+
+
+def test_of_sources_that_rest_the_one_that_is_due_first_comes_first() -> None:
+    """Sources 0 and 3 are behind their share, and have no weight from row 12 on; 0 has some again from row 22 on."""
+    phases = [(0, [6, 1, 1, 4]), (2, [3, 0, 1, 3]), (12, [0, 3, 1, 0]), (22, [1, 0, 2, 0])]
+    dealt = Schedule(phases, caps=[None] * 4).sources(0, 40).tolist()
+    assert dealt[12:26] == [0, 1, 1, 2, 1, 1, 1, 2, 1, 2, 3, 2, 2, 0]

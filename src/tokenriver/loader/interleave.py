@@ -247,7 +247,8 @@ def _stretch(
     while (steady is None or len(dealt) < steady) and tuple(dealer.credit) not in seen:
         seen[tuple(dealer.credit)] = len(dealt)
         n = total if steady is None else min(total, steady - len(dealt))
-        dealt += [dealer.deal() for _ in range(n)]
+        first = start + len(dealt)
+        dealt += [dealer.deal(later, row) for row in range(first, first + n)]
     repeat_from = seen.get(tuple(dealer.credit), len(dealt))
     if steady is not None and len(dealt) >= steady:
         repeat_from = len(dealt)
@@ -266,7 +267,7 @@ class _Dealer:
         self.credit, self._scale = credit, scale
         self._rates = [w * (scale // total) for w in weights]
 
-    def deal(self, later: Sequence[tuple[int, list[int]]] = (), row: int = 0) -> int:
+    def deal(self, later: list[tuple[int, list[int]]], row: int) -> int:
         """The next row's source, which is row `row`; `later` are (first row, weights) of the phases to come."""
         best, chosen = (0, 0), -1
         for i, (credit, rate) in enumerate(zip(self.credit, self._rates, strict=True)):
@@ -279,7 +280,7 @@ class _Dealer:
         self.credit[chosen] -= self._scale
         return chosen
 
-    def _deadline(self, i: int, credit: int, rate: int, later: Sequence[tuple[int, list[int]]], row: int) -> int:
+    def _deadline(self, i: int, credit: int, rate: int, later: list[tuple[int, list[int]]], row: int) -> int:
         """After how many rows source i would be a whole row behind, if it gave none."""
         at = 0
         for first, weights in later:
