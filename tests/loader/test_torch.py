@@ -143,13 +143,33 @@ def test_a_mixture_has_no_epochs_for_a_data_set_either(data_set: DataSet) -> Non
     assert dataset.state_after(43)["step"] == 43
 
 
+def test_set_epoch_reaches_workers_that_persist_and_what_does_not_is_an_error(data_set: DataSet) -> None:
+    root = data_set([700])
+    dataset = TrainDataset(root, epochs=1, **options())
+    words = {"batch_size": None, "num_workers": 1, "persistent_workers": True, "multiprocessing_context": "fork"}
+    loader = DataLoader(dataset, **words)  # type: ignore[arg-type]
+    whole = reference(root, 4 * 43)
+    for epoch in (0, 3, 3, 1):
+        dataset.set_epoch(epoch)
+        assert digests(loader) == whole[epoch * 43 : (epoch + 1) * 43]
+    assert digests(loader) == whole[43 : 2 * 43]
+    dataset.load_state_dict(dataset.state_after(5))
+    with pytest.raises(UsageError, match="does not reach workers that persist"):
+        next(iter(loader))
+    assert digests(DataLoader(dataset, **words)) == whole[43 + 5 : 2 * 43]  # type: ignore[arg-type]
+
+
 def test_a_pass_over_many_packed_epochs_plans_each_of_them_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     paths, _ = write_documents(tmp_path, [9] * 6)
-    planned = []
+    planned: list[int] = []
+
+    def counted(plan: Callable[..., Any]) -> Callable[..., Any]:
+        return lambda *lengths, **words: planned.append(0) or plan(*lengths, **words)
+
     for name in ("best_fit_rows", "count_best_fit_rows"):
-        monkeypatch.setattr(packed, name, lambda *a, f=getattr(packed, name), **k: planned.append(0) or f(*a, **k))
+        monkeypatch.setattr(packed, name, counted(getattr(packed, name)))
     dataset = TrainDataset(paths, epochs=50, separator=0, packing="best-fit", **options())
     assert len(list(dataset)) == 50 * -(-6 // 2)
     assert len(planned) < 2 * 50 + 10

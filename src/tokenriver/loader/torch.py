@@ -46,6 +46,9 @@ __all__ = [
 IGNORED = -100
 """Target of a padded row: what torch's cross_entropy leaves out by default."""
 
+_NO_EPOCH = -1
+"""Told to workers that persist: the position was moved to no epoch's start."""
+
 
 class TrainDataset(IterableDataset[tuple[torch.Tensor, torch.Tensor]]):
     """Whole batches (inputs, targets), int64 [B, T] each, for `DataLoader(dataset, batch_size=None)`.
@@ -68,10 +71,14 @@ class TrainDataset(IterableDataset[tuple[torch.Tensor, torch.Tensor]]):
             raise UsageError(NO_EPOCHS)
         self._taken = 0
         self._resumed = 0
+        self._moves = 0
+        # How often the position was moved, and to which epoch, for workers that persist: they have a copy of this.
+        self._told = torch.zeros(2, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
         worker = get_worker_info()
         number, count = (0, 1) if worker is None else (worker.id, worker.num_workers)
+        self._follow()
         loader = self.loader
         start, last = loader.epoch, None if self.epochs is None else loader.epoch + self.epochs
         self._taken, self._resumed = self._resumed, 0
@@ -97,6 +104,26 @@ class TrainDataset(IterableDataset[tuple[torch.Tensor, torch.Tensor]]):
         if epoch and self.loader.plan.endless_epoch:
             raise UsageError(NO_EPOCHS)
         self.loader.epoch, self.loader.step, self._resumed, self._taken = epoch, 0, 0, 0
+        self._tell(epoch if epoch < 1 << 62 else _NO_EPOCH)
+
+    def _tell(self, epoch: int) -> None:
+        """Let workers that persist know of a move; in a worker it is its own affair."""
+        if get_worker_info() is None:
+            self._moves += 1
+            self._told[1], self._told[0] = epoch, self._moves
+
+    def _follow(self) -> None:
+        """In a worker that persists: go where the data set that it is a copy of has gone."""
+        moves, epoch = self._told.tolist()
+        if get_worker_info() is None or moves == self._moves:
+            return
+        if epoch == _NO_EPOCH:
+            raise UsageError(
+                "load_state_dict does not reach workers that persist already: make the DataLoader after it, or "
+                "without persistent_workers"
+            )
+        self.set_epoch(epoch)
+        self._moves = moves
 
     def state_dict(self) -> dict[str, Any]:
         """Where the pass began (a TrainLoader's state), and how many batches this process took of it."""
@@ -110,12 +137,14 @@ class TrainDataset(IterableDataset[tuple[torch.Tensor, torch.Tensor]]):
         if "start" not in state:
             self.loader.load_state_dict(state, **options)
             self._resumed = self._taken = 0
+            self._tell(_NO_EPOCH)
             return
         taken = state.get("taken")
         if type(taken) is not int or taken < 0:
             raise ResumeError(f"not the state of a TrainDataset: taken is {taken!r}")
         self.loader.load_state_dict(state["start"], **options)
         self._resumed = self._taken = taken
+        self._tell(_NO_EPOCH)
 
     def state_after(self, batches: int) -> dict[str, Any]:
         """A TrainLoader's state `batches` batches after the start of the pass, counted by whoever received them."""
