@@ -17,7 +17,8 @@ from packing_cases import joined, write_documents
 from tokenriver import FormatError, Mixture, ResumeError, TrainLoader, UsageError, write_shard
 from tokenriver.cli import main
 from tokenriver.loader.interleave import MAX_DENOMINATOR, Schedule, whole_weights
-from tokenriver.loader.mixture import MixtureRows
+from tokenriver.loader.mixture_rows import MixtureRows
+from tokenriver.loader.trace import trace_step
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -161,6 +162,9 @@ def test_a_source_added_later_begins_at_its_start_and_the_others_go_on(tmp_path:
         own = rows[(rows >= base) & (rows < base + 10_000)] - base
         assert own.tolist() == [5 * k for k in range(begin, begin + n)]
     assert not set(seen.tolist()) & set(rows.tolist())
+    for ask in (new.batch_at, lambda step: trace_step(new, step)):
+        with pytest.raises(UsageError, match="this mixture began at step 10; step 9 was another's"):
+            ask(9)
     state = new.state_dict()
     assert state["sources"] == {"a": 30, "b": 30, "c": 20}
     assert state["mixture_step"] == 10

@@ -141,6 +141,13 @@ def test_a_mixture_has_no_epochs_for_a_data_set_either(data_set: DataSet) -> Non
     dataset.set_epoch(0)
     assert len(list(dataset)) == 43
     assert dataset.state_after(43)["step"] == 43
+    first = digests(islice(dataset, 1))
+    dataset.load_state_dict(dataset.state_after(20))
+    other = TrainDataset(Mixture({"a": (data_set([700]), 1)}), **options())
+    other.load_state_dict(dataset.state_dict()["start"], allow_change="mixture")
+    assert digests(islice(other, 1)) != first
+    other.set_epoch(0)
+    assert digests(islice(other, 1)) == first
 
 
 def test_set_epoch_reaches_workers_that_persist_and_what_does_not_is_an_error(data_set: DataSet) -> None:

@@ -10,7 +10,7 @@ from tokenriver.loader.state import STATE_VERSION
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from tokenriver.loader.mixture import MixtureRows
+    from tokenriver.loader.mixture_rows import MixtureRows
     from tokenriver.loader.setup import Setup
 
 __all__ = ["restore_mixture", "state_of"]

@@ -10,7 +10,8 @@ import numpy as np
 from tokenriver.errors import UsageError
 from tokenriver.loader.dealt import DealtPlan
 from tokenriver.loader.documents import DocumentFinder
-from tokenriver.loader.mixture import Mixture, MixtureRows, OffsetRows
+from tokenriver.loader.mixture import Mixture
+from tokenriver.loader.mixture_rows import MixtureRows, OffsetRows
 from tokenriver.loader.packed import WINDOW, PackedRows
 from tokenriver.loader.packing import PACKINGS
 from tokenriver.loader.plan import Plan, check_shape

@@ -103,6 +103,8 @@ class TrainDataset(IterableDataset[tuple[torch.Tensor, torch.Tensor]]):
             raise UsageError(f"epoch is 0 or more, not {epoch}")
         if epoch and self.loader.plan.endless_epoch:
             raise UsageError(NO_EPOCHS)
+        if self.loader.plan.endless_epoch:
+            self.loader.mixture_rows.begin_anew()
         self.loader.epoch, self.loader.step, self._resumed, self._taken = epoch, 0, 0, 0
         self._tell(epoch if epoch < 1 << 62 else _NO_EPOCH)
 

@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
     from tokenriver.loader.assembly import Item
     from tokenriver.loader.batch import Batch, Raw
-    from tokenriver.loader.mixture import Mixture, MixtureRows
+    from tokenriver.loader.mixture import Mixture
+    from tokenriver.loader.mixture_rows import MixtureRows
     from tokenriver.loader.order import Order
     from tokenriver.loader.packing import Packing
     from tokenriver.loader.rows import Rows
@@ -197,6 +198,8 @@ class TrainLoader:
                 raise UsageError(f"the mixture's run has {end} steps in epoch 0; there is no step {step} of {epoch}")
         if epoch < 0 or step < 0:
             raise UsageError("step and epoch are 0 or more")
+        if self._setup.mixture is not None and step < (since := self._setup.mixture.since):
+            raise UsageError(f"this mixture began at step {since}; step {step} was another's")
         return epoch, step
 
     def state_dict(self) -> dict[str, Any]:
