@@ -13,6 +13,7 @@ from packing_cases import record_separator, write_documents
 from tokenriver import Mixture, ResumeError, TrainLoader, UsageError
 from tokenriver.loader.interleave import Schedule
 from tokenriver.loader.mix_plan import plan_mixture
+from tokenriver.loader.mixture_rows import MixtureRows
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -101,6 +102,20 @@ def test_a_refused_state_leaves_the_run_where_it_was(sources: dict[str, Path]) -
     with pytest.raises(ResumeError, match="rows of the sources"):
         loader.load_state_dict({**state, "sources": {"long": 100, "short": 3}})
     assert loader.state_dict() == state
+
+
+def test_a_run_is_taken_up_without_laying_its_schedule_out_again(
+    sources: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = open_mixture(sources, cap=2, share=0.37)
+    list(islice(first, 30))
+    state = json.loads(json.dumps(first.state_dict()))
+    assert state["sources"]["short"] == -1
+    again = open_mixture(sources, cap=2, share=0.37)
+    monkeypatch.setattr(MixtureRows, "restart", None)
+    again.load_state_dict(state)
+    assert again.state_dict() == state
+    assert np.array_equal(next(iter(again)).inputs, next(iter(first)).inputs)
 
 
 def test_a_source_used_up_without_a_cap_is_no_state(sources: dict[str, Path]) -> None:

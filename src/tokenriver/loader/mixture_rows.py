@@ -106,6 +106,8 @@ class MixtureRows:
 
     def restore(self, since: int, step: int, saved: Mapping[str, int]) -> None:
         """Take up a saved run of this same mixture. Raises ResumeError when its numbers cannot be."""
+        if since == self.since and self.saved(step) == saved:
+            return  # a schedule of awkward weights takes a second to lay out
         used = [saved[name] < 0 for name in self.names]
         begin = [-1 - saved[name] if used[i] else 0 for i, name in enumerate(self.names)]
         # Caps of sources that are not used up do not matter before this step, so the counts give where they began.
