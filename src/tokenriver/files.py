@@ -70,10 +70,29 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
             file.flush()
             os.fsync(file.fileno())
         part.replace(path)
-    except BaseException:
-        part.unlink(missing_ok=True)
+    except BaseException as error:
+        _remove_part(part)
+        if isinstance(error, OSError) and error.filename == str(part):
+            raise _at_its_place(error, path) from error
         raise
     fsync_directory(path.parent)
+
+
+def _remove_part(part: Path) -> None:
+    """Remove what was written, if it can be: where its folder is none, or is not ours, there is nothing."""
+    try:
+        part.unlink(missing_ok=True)
+    except (NotADirectoryError, PermissionError):
+        return
+
+
+def _at_its_place(error: OSError, path: Path) -> OSError:
+    """An error of the part as one of the file that was asked for, saying what is in the way."""
+    if path.is_dir():
+        return IsADirectoryError(errno.EISDIR, "a directory, where a file is to be written; name a file", str(path))
+    if isinstance(error, FileNotFoundError) and not path.parent.exists():
+        return FileNotFoundError(errno.ENOENT, f"there is no folder {path.parent} to write it in", str(path))
+    return type(error)(error.errno, error.strerror, str(path))
 
 
 def open_binary(path: Path, *, ahead: bool = True) -> RawIOBase:

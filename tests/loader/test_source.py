@@ -87,7 +87,7 @@ def test_what_is_no_data_set_says_why(tmp_path: Path) -> None:
         (tmp_path / "stopped", "unfinished, its build stopped"),
         (tmp_path / "root", r"there is one in .*web"),
         (str(tmp_path / "none_*.bin"), "no file matches"),
-        (str(tmp_path / "mixed" / "*.bin"), "matches train and val shards"),
+        (str(tmp_path / "mixed" / "*.bin"), "holds train and val shards"),
         ([], "names no shard"),
         ([tmp_path / "half" / "train-00000.bin"] * 2, "listed twice"),
     ]

@@ -12,7 +12,7 @@ import os
 import sys
 import traceback
 import warnings
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -147,11 +147,21 @@ def _explain(error: Exception) -> tuple[str, int]:
     if isinstance(error, TokenRiverError):
         return str(error), 2 if isinstance(error, UsageError) else 1
     if hasattr(error, "format_message"):
-        # The parser's own errors; typer has moved their class between versions, their shape has stayed.
-        context = getattr(error, "ctx", None)
-        hint = f" (see {context.command_path} --help)" if context is not None else ""
-        return f"{error.format_message()}{hint}", getattr(error, "exit_code", 2)
+        return _explain_words(error), getattr(error, "exit_code", 2)
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename is not None else ""
         return f"{where}{error.strerror or error}", 1
     return f"internal error, please report it: {type(error).__name__}: {error} (TOKENRIVER_DEBUG=1 shows where)", 1
+
+
+def _explain_words(error: Any) -> str:
+    """The parser's own errors in one line; typer has moved their class between versions, their shape has stayed."""
+    context = getattr(error, "ctx", None)
+    message = "Missing command." if type(error).__name__ == "NoArgsIsHelpError" else error.format_message()
+    # What was given, where the parser names only what it wants: "Input should be a valid integer …".
+    reasons = getattr(error.__cause__, "errors", None)
+    given = [reason["input"] for reason in reasons() if "input" in reason] if callable(reasons) else []
+    if given and repr(given[0]) not in message:
+        message = f"{message.rstrip('.')}, not {given[0]!r}"
+    hint = f" (see {context.command_path} --help)" if context is not None else ""
+    return f"{' '.join(message.split())}{hint}"

@@ -13,7 +13,17 @@ from tokenriver.errors import FormatError, IntegrityError, UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-__all__ = ["MANIFEST", "TOKENS_NAME", "choose_names", "files_of_split", "manifest_files", "one_split", "tokenizer_of"]
+__all__ = [
+    "MANIFEST",
+    "TOKENS_NAME",
+    "choose_names",
+    "files_of_split",
+    "manifest_files",
+    "one_split",
+    "one_vocabulary",
+    "tokenizer_of",
+    "without_indexes",
+]
 
 MANIFEST = "_MANIFEST.json"
 _BUILD_SUFFIX = "_BUILD.json"
@@ -60,7 +70,26 @@ def one_split(names: Sequence[str], pattern: str) -> None:
     splits = {match["split"] for name in names if (match := _SHARD_NAME.fullmatch(name))}
     splits |= {name.split("-")[0] for name in names if TOKENS_NAME.fullmatch(name)}
     if len(splits) > 1:
-        raise UsageError(f"{pattern} matches train and val shards; narrow it to one split")
+        raise UsageError(f"{pattern} holds train and val shards; narrow it to one split")
+
+
+def one_vocabulary(shards: Sequence[tuple[str, int]]) -> None:
+    """Raise UsageError when shards (path, vocabulary by its header, 0: unknown) are of two tokenizers, by their sizes.
+
+    One model cannot read both, and nothing later would tell.
+    """
+    known = [(path, vocab_size) for path, vocab_size in shards if vocab_size]
+    other = next((shard for shard in known if shard[1] != known[0][1]), None)
+    if other is not None:
+        raise UsageError(
+            f"{known[0][0]} has a vocabulary of {known[0][1]:,} ids, {other[0]} one of {other[1]:,}: they are of two "
+            "tokenizers; name shards of one"
+        )
+
+
+def without_indexes(names: Sequence[str]) -> list[str]:
+    """What a pattern matched, without the document indexes of the shards: `train*` is meant for these alone."""
+    return [name for name in names if not name.endswith(".bin.index")]
 
 
 def tokenizer_of(manifest: dict[str, Any]) -> tuple[str | None, int | None, str]:
@@ -84,6 +113,8 @@ def manifest_files(manifest: Any, path: Path | str) -> list[dict[str, Any]]:
     files = manifest.get("files") if isinstance(manifest, dict) else None
     if not isinstance(files, list):
         raise FormatError(f"{path}: not a manifest of token shards, which has a list 'files'")
+    if files and all(isinstance(file, dict) and "n_bytes" in file and "split" not in file for file in files):
+        raise FormatError(f"{path}: lists documents (a corpus), not token shards; tokenriver build makes shards of them")
     for i, file in enumerate(files):
         keys = {"name": str, "split": str, "n_tokens": int}
         wrong = [k for k, kind in keys.items() if not isinstance(file, dict) or not isinstance(file.get(k), kind)]

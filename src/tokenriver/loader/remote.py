@@ -18,8 +18,16 @@ from tokenriver.cache.objects import Objects, describe
 from tokenriver.cache.settings import CacheSettings, cache_settings
 from tokenriver.errors import FormatError, IntegrityError, UsageError
 from tokenriver.files import sha256_file
-from tokenriver.loader.listing import MANIFEST, TOKENS_NAME, choose_names, files_of_split, one_split, tokenizer_of
-from tokenriver.loader.source import SAMPLE_BYTES, ShardFile, ShardSource, read_shard_file
+from tokenriver.loader.listing import (
+    MANIFEST,
+    TOKENS_NAME,
+    choose_names,
+    files_of_split,
+    one_split,
+    tokenizer_of,
+    without_indexes,
+)
+from tokenriver.loader.source import SAMPLE_BYTES, ShardFile, ShardSource, read_shard_file, together
 from tokenriver.shards.header import HEADER_BYTES, ShardHeader, parse_header
 from tokenriver.storage import is_url, to_path
 from tokenriver.storage.objects import find_object
@@ -40,9 +48,10 @@ def resolve_urls(urls: list[str], *, split: str, cache: CacheSettings | None) ->
     if patterns:
         found = _matches(urls[0])
         one_split([url.rpartition("/")[2] for url in found], urls[0])
-        return ShardSource(split, tuple(shards_at(found, settings)))
+        return ShardSource(split, tuple(together(shards_at(found, settings))))
     if len(urls) > 1 or urls[0].endswith(".bin"):
-        return ShardSource(split, tuple(shards_at(urls, settings)))
+        one_split([url.rpartition("/")[2] for url in urls], "the list")
+        return ShardSource(split, tuple(together(shards_at(urls, settings))))
     url = urls[0].rstrip("/")
     to_path(url)  # says what is missing for this kind of URL
     if url.endswith(".json"):
@@ -75,7 +84,7 @@ def _matches(pattern: str) -> list[str]:
     """The URLs that match, in the order of their names."""
     path: Any = to_path(pattern)
     scheme = pattern.partition("://")[0]
-    found = sorted(path.fs.glob(path.path))
+    found = without_indexes(sorted(path.fs.glob(path.path)))
     if not found:
         raise UsageError(f"no object matches {pattern}")
     return [name if is_url(name) else f"{scheme}://{name.lstrip('/')}" for name in found]

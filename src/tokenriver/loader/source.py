@@ -22,7 +22,16 @@ from typing import TYPE_CHECKING, Any
 from tokenriver.errors import FormatError, IntegrityError, UsageError
 from tokenriver.files import sha256_file
 from tokenriver.loader.fingerprint import Fingerprint
-from tokenriver.loader.listing import MANIFEST, TOKENS_NAME, choose_names, files_of_split, one_split, tokenizer_of
+from tokenriver.loader.listing import (
+    MANIFEST,
+    TOKENS_NAME,
+    choose_names,
+    files_of_split,
+    one_split,
+    one_vocabulary,
+    tokenizer_of,
+    without_indexes,
+)
 from tokenriver.shards.header import HEADER_BYTES, ShardHeader, parse_header
 from tokenriver.storage import is_url, to_path
 from tokenriver.storage.paths import named as require_name
@@ -40,6 +49,7 @@ __all__ = [
     "read_shard_file",
     "resolve",
     "shards_like",
+    "together",
 ]
 
 Source = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
@@ -143,10 +153,9 @@ def resolve(source: Source, *, split: str, cache: CacheSettings | None = None) -
     if path.is_file():
         return _from_manifest(path, split=split) if path.suffix == ".json" else _from_paths([str(path)], split=split)
     if glob.has_magic(str(source)):
-        found = sorted(match for match in glob.glob(str(source)) if Path(match).is_file())  # noqa: PTH207
+        found = without_indexes(sorted(match for match in glob.glob(str(source)) if Path(match).is_file()))  # noqa: PTH207
         if not found:
             raise UsageError(f"no file matches {source}")
-        one_split([os.path.basename(match) for match in found], str(source))  # noqa: PTH119
         return _from_paths(found, split=split, named=str(source))
     raise UsageError(f"{source}: no such data set directory, manifest or shard")
 
@@ -182,7 +191,20 @@ def _from_paths(paths: list[str], *, split: str, named: str = "") -> ShardSource
     twice = [path for path, times in Counter(paths).items() if times > 1]
     if twice:
         raise UsageError(f"{twice[0]} is listed twice; its tokens would be seen twice an epoch")
-    return ShardSource(split, tuple(_read_all(paths, [None] * len(paths))))
+    one_split([os.path.basename(path) for path in paths], named)  # noqa: PTH119
+    for path in paths:
+        if os.path.isdir(path):  # noqa: PTH112
+            raise UsageError(
+                f"{path}: a directory, but a list is of shards; name a data set alone, several as a Mixture, or their "
+                "shards one by one"
+            )
+    return ShardSource(split, tuple(together(_read_all(paths, [None] * len(paths)))))
+
+
+def together(shards: list[ShardFile]) -> list[ShardFile]:
+    """These shards, which no manifest lists, if they can be of one tokenizer; UsageError otherwise."""
+    one_vocabulary([(shard.file, shard.header.vocab_size) for shard in shards])
+    return shards
 
 
 def _from_manifest(path: Path, *, split: str) -> ShardSource:
@@ -229,7 +251,7 @@ def shards_like(pattern: str) -> list[ShardFile]:
         from tokenriver.loader.remote import shards_at
 
         return shards_at([pattern], cache_settings())
-    found = sorted(glob.glob(str(to_path(pattern))))  # noqa: PTH207 (a pattern may be absolute)
+    found = without_indexes(sorted(glob.glob(str(to_path(pattern)))))  # noqa: PTH207 (a pattern may be absolute)
     if not found:
         raise UsageError(f"no file matches {pattern}")
     return [read_shard_file(path) for path in found]

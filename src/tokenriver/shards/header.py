@@ -48,6 +48,9 @@ VARIANTS: dict[Variant, tuple[int, int, np.dtype[np.unsignedinteger]]] = {
 _BY_MAGIC = {(magic, version): variant for variant, (magic, version, _) in VARIANTS.items()}
 _NUMBERS = struct.Struct("<4i")
 
+_LOOKED_AT = 64
+"""Bytes by which a text is told from ids: two-byte ids with no byte but printable ones so long in a row are none."""
+
 
 @dataclass(frozen=True, slots=True)
 class ShardHeader:
@@ -119,6 +122,12 @@ def _explain_magic(magic: int, version: int, raw: bytes) -> str:
         return f"magic {magic}: this is an evaluation file, not a token shard; {expected}"
     if magic == _MAGIC_TOKENIZER:
         return f"magic {magic}: this is a tokenizer file, not a token shard; {expected}"
+    start = raw[:_LOOKED_AT].removeprefix(b"\xef\xbb\xbf")
+    if not start.translate(None, bytes([9, 10, 13, *range(32, 127)])):
+        return (
+            f"text, not ids: it begins with {start[:24].decode()!r}. A token shard begins with the number {_MAGIC}; "
+            "tokenriver build makes shards of documents"
+        )
     # A shard whose magic alone is damaged still has the 1008 zero bytes behind its four numbers; raw ids do not.
     if any(raw[16:HEADER_BYTES]):
         return (
