@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tokenriver.errors import MissingDependencyError, UsageError
+from tokenriver.errors import MissingDependencyError, TokenizerError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -116,7 +116,8 @@ def eval_bpb(
     if per_batch < 1:
         raise UsageError(
             f"a batch of {batch_tokens:,} tokens is less than one sequence of {seq_len:,} for each of {world_size} "
-            f"ranks and {grad_accum_steps} steps: VAL_BATCH_SIZE must provide at least one sequence per rank"
+            f"ranks and {grad_accum_steps} steps: VAL_BATCH_SIZE (--val-batch-size) must provide at least one "
+            "sequence per rank"
         )
     if hasattr(val_tokens, "detach"):
         val_tokens = val_tokens.detach().cpu().numpy()
@@ -124,6 +125,11 @@ def eval_bpb(
     n = (len(ids) - 1) // seq_len
     if n < 1:
         raise UsageError(f"{len(ids):,} validation ids are less than one sequence of {seq_len:,} and its target")
+    if not 0 <= int(ids.min()) <= int(ids.max()) < len(table.base_bytes):
+        raise TokenizerError(
+            f"the validation ids go from {int(ids.min())} to {int(ids.max()):,}, but the tokenizer has "
+            f"{len(table.base_bytes):,} ids; is it the one that made them?"
+        )
     start, stop = sequences_of_rank(n, rank, world_size)
     nats, targets, n_bytes = 0.0, 0, 0
     for first in range(start, stop, per_batch):

@@ -57,6 +57,11 @@ class TextTable:
         pieces = tokenizer.token_bytes_table()
         n_bytes = np.array([len(piece) for piece in pieces], np.int64)
         is_text = n_bytes > 0
+        if separator_id is not None and separator_id >= len(pieces):
+            raise TokenizerError(
+                f"the data's separator is id {separator_id:,}, outside the {len(pieces):,} ids of "
+                f"{tokenizer.tokenizer_id}; is it the tokenizer of this data set?"
+            )
         for i in (*tokenizer.special_ids, tokenizer.separator_id, tokenizer.bos_id, separator_id):
             if i is not None:
                 n_bytes[i], is_text[i] = 0, False
@@ -110,5 +115,8 @@ def as_ids(ids: ArrayLike, vocab_size: int) -> NDArray[np.int64]:
     flat = array.reshape(-1).astype(np.int64)
     if len(flat) and not 0 <= int(flat.min()) <= int(flat.max()) < vocab_size:
         at = int(np.argmax((flat < 0) | (flat >= vocab_size)))
-        raise TokenizerError(f"id {int(flat[at])} at position {at:,} is outside the vocabulary of {vocab_size:,} ids")
+        raise TokenizerError(
+            f"id {int(flat[at])} at position {at:,} is outside the vocabulary of {vocab_size:,} ids; "
+            "another tokenizer made it"
+        )
     return flat

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict
 from typing import Annotated
 
@@ -20,7 +21,7 @@ def bpb_audit_command(
     tokenizer: Annotated[str, typer.Option(help="The tokenizer that made it: name, file, folder or Hub id.")],
     docs: Annotated[
         list[str] | None,
-        typer.Option(metavar="CORPUS", help="The source documents, to be encoded again and compared id for id."),
+        typer.Option(metavar="CORPUS", help="The source documents, to be compared id for id; once for each input."),
     ] = None,
     loss: Annotated[float | None, typer.Option(help="Reported mean loss in nats per target.")] = None,
     bpb: Annotated[float | None, typer.Option(help="Reported bits per byte.")] = None,
@@ -36,6 +37,8 @@ def bpb_audit_command(
 
     if (loss is None) != (bpb is None):
         raise UsageError("--loss and --bpb belong together: the figure follows from the loss")
+    if loss is not None and bpb is not None and not (0 < loss < math.inf and 0 < bpb < math.inf):
+        raise UsageError(f"--loss {loss} and --bpb {bpb}: both are numbers above 0")
     if split not in ("val", "train"):
         raise UsageError(f"--split {split!r}: choose val or train")
     claim = Claim(loss, bpb, seq_len) if loss is not None and bpb is not None else None

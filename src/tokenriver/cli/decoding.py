@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 __all__ = ["load_decoder"]
 
 
-def load_decoder(word: str, *, made_with: str | None, what: str) -> Tokenizer:
+def load_decoder(word: str, *, made_with: str | None, what: str, wrong: str = "the text is") -> Tokenizer:
     """The tokenizer `word`; a warning when `what` says that it was `made_with` ("name@first digits of its SHA-256")
     another. Files of one vocabulary in two formats differ too, so it is no error.
     """
@@ -23,7 +23,7 @@ def load_decoder(word: str, *, made_with: str | None, what: str) -> Tokenizer:
         if digest and not tokenizer.sha256.startswith(digest):
             warnings.warn(
                 f"{what}: made with the tokenizer {name} (SHA-256 {digest}…), not with this {tokenizer.tokenizer_id} "
-                f"({tokenizer.sha256[: len(digest)]}…): unless both are one vocabulary, the text is wrong",
+                f"({tokenizer.sha256[: len(digest)]}…): unless both are one vocabulary, {wrong} wrong",
                 stacklevel=2,
             )
     return tokenizer

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import importlib
+import inspect
 import json
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
-from tokenriver.errors import UsageError
+from tokenriver.errors import TokenRiverError, UsageError
 from tokenriver.files import human_count
 
 if TYPE_CHECKING:
@@ -173,6 +175,7 @@ def run_command(
 
         coder = load_tokenizer(tokenizer)
     loaded = load_model(model)
+    check_device(device)
     with Progress(total, label="evaluating", quiet=quiet) as progress:
         scores = evaluate(
             loaded,
@@ -210,10 +213,50 @@ def load_model(words: str) -> Callable[..., Any]:
         raise UsageError(
             f"--model {words!r}: no module {error.name!r} (the working directory is looked at too)"
         ) from error
+    except Exception as error:
+        raise _theirs(words, error) from error
     for part in name.split("."):
         if not hasattr(found, part):
             raise UsageError(f"--model {words!r}: {module_name} has no {name!r}")
         found = getattr(found, part)
     if not callable(found):
         raise UsageError(f"--model {words!r}: it is {type(found).__name__}, not something to call")
-    return cast("Callable[..., Any]", found)
+    return _Model(words, found)
+
+
+def check_device(device: str | None) -> None:
+    """Raise UsageError for a torch device that is not here, before anything is computed."""
+    if device is None:
+        return
+    try:
+        import torch
+    except ImportError:
+        return  # what needs it says so
+    try:
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, NotImplementedError) as error:
+        raise UsageError(f"--device {device!r}: {str(error).splitlines()[0]}") from error
+
+
+def _theirs(words: str, error: Exception) -> TokenRiverError:
+    return TokenRiverError(f"--model {words!r} raised {type(error).__name__}: {error} (TOKENRIVER_DEBUG=1 shows where)")
+
+
+class _Model:
+    """A user's model, whose own errors are called its own; everything else about it is as it was."""
+
+    def __init__(self, words: str, model: Any) -> None:
+        self._words, self._model = words, model
+        with suppress(TypeError, ValueError):
+            self.__signature__ = inspect.signature(getattr(model, "forward", model))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._model, name)
+
+    def __call__(self, *arguments: Any, **words: Any) -> Any:
+        try:
+            return self._model(*arguments, **words)
+        except TokenRiverError:
+            raise
+        except Exception as error:
+            raise _theirs(self._words, error) from error

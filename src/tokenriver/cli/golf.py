@@ -248,15 +248,17 @@ def score_command(
     as_json: Annotated[bool, _JSON] = False,
 ) -> None:
     """Print val_loss and val_bpb of a model over the val shards; under torchrun over all ranks."""
-    from tokenriver.cli.eval import load_model
+    from tokenriver.cli.decoding import load_decoder
+    from tokenriver.cli.eval import check_device, load_model
     from tokenriver.cli.summaries import print_json
-    from tokenriver.golfing.score import score_golf
+    from tokenriver.golfing.score import made_with, score_golf
 
+    check_device(device)
     rank, world_size = _join_ranks(device)
     score = score_golf(
         load_model(model),
         val=val,
-        tokenizer=tokenizer,
+        tokenizer=load_decoder(tokenizer, made_with=made_with(val), what=val, wrong="the bytes are"),
         seq_len=seq_len,
         val_batch_size=val_batch_size,
         grad_accum_steps=grad_accum_steps or max(1, 8 // world_size),

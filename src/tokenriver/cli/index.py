@@ -64,12 +64,21 @@ def _separators(
     Raises UsageError, naming the shard, where none of them knows.
     """
     from tokenriver.shards.documents import known_separators
+    from tokenriver.shards.reader import read_header
 
     if position not in (None, "before", "after"):
         raise UsageError(f"--separator-position is {position!r}; it must be one of before, after")
+    for path in shards:
+        read_header(path)  # what is no shard at all is called so, not one whose separator nobody knows
+    known = known_separators(shards)
+    for path, recorded in known.items():
+        if given not in (None, recorded.id) or position not in (None, recorded.position):
+            raise UsageError(
+                f"{path}: its manifest or build record says separator {recorded.id}, {recorded.position} each "
+                "document; leave --separator and --separator-position out"
+            )
     if given is not None:
         return dict.fromkeys(shards, (given, position or "before"))
-    known = known_separators(shards)
     default = None
     if tokenizer is not None:
         from tokenriver.tokenizers.load import load_tokenizer
@@ -82,8 +91,9 @@ def _separators(
         elif default is not None:
             found[path] = (default, position or "before")
         else:
+            what = "--tokenizer" if tokenizer is None else f"another --tokenizer ({tokenizer} has none)"
             raise UsageError(
-                f"{path}: no manifest or build record beside it names a separator; give --separator ID or --tokenizer "
+                f"{path}: no manifest or build record beside it names a separator; give --separator ID or {what} "
                 "(without separators the documents are known to the build alone: build --doc-index)"
             )
     return found

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import FrameType
 
-__all__ = ["StoppedError", "Terminated", "stop_of", "terminable"]
+__all__ = ["StoppedError", "Terminated", "at_once", "stop_of", "terminable"]
 
 
 class Terminated(KeyboardInterrupt):
@@ -35,6 +35,23 @@ def stop_of(stop: KeyboardInterrupt) -> tuple[str, int]:
     if _came or isinstance(stop, Terminated):
         return "terminated", 128 + signal.SIGTERM
     return "interrupted", 128 + signal.SIGINT
+
+
+@contextmanager
+def at_once() -> Iterator[None]:
+    """Ctrl-C and SIGTERM end the process itself while the context lasts, without a word.
+
+    For compiled code that runs for minutes and lets no handler run; only where nothing is left behind.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {kind: signal.signal(kind, signal.SIG_DFL) for kind in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for kind, handler in before.items():
+            signal.signal(kind, handler if handler is not None else signal.SIG_DFL)
 
 
 @contextmanager

@@ -24,6 +24,7 @@ SHOWN_CHARACTERS = 160
 
 
 def trace_command(
+    context: typer.Context,
     dataset: Annotated[
         str,
         typer.Argument(metavar="DATASET", help="Data set directory, manifest, shard, glob or URL.", show_default=False),
@@ -60,6 +61,7 @@ def trace_command(
     settings: dict[str, Any] = {"split": split, "order": order, "seed": seed, "seq_len": seq_len}
     if state is not None:
         saved = _read_state(to_path(state), world_size)
+        _contradicted(context, saved, world_size)
         settings |= {name: saved[name] for name in settings}
         batch_size = saved["global_batch_size"] // world_size
         packed = saved.get("packing") or {}
@@ -89,6 +91,24 @@ def trace_command(
     print(f"epoch {epoch}, step {step} of {loader.plan.steps(epoch):,}: {len(rows)} rows, {settings['order']}")
     for found in rows:
         _print_row(found, settings["split"], coder)
+
+
+def _contradicted(context: typer.Context, saved: dict[str, Any], world_size: int) -> None:
+    """Raise UsageError where an option was given that says something else than the state."""
+    packed = saved.get("packing") or {}
+    values = {
+        **{name: saved[name] for name in ("split", "order", "seed", "seq_len")},
+        "batch_size": saved["global_batch_size"] // world_size,
+        "packing": packed.get("mode", "concat"),
+        "max_doc_len": packed.get("max_doc_len"),
+    }
+    for name, value in values.items():
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE" and context.params[name] != value:
+            option = f"--{name.replace('_', '-')}"
+            raise UsageError(
+                f"{option} is {context.params[name]!r}, but the state says {value!r}; leave {option} out, or --state"
+            )
 
 
 def _read_state(path: Path, world_size: int) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from tokenriver.cli.build import unescaped
+from tokenriver.cli.stopping import at_once
 from tokenriver.errors import CorpusError
 from tokenriver.files import human_count
 
@@ -60,9 +61,8 @@ def train_tokenizer_command(
     total = None if None in sizes else sum(n or 0 for n in sizes)
     skipped: Counter[str] = Counter()
     progress = Progress(total, label="reading", quiet=quiet)
-    trained = train_tokenizer(
-        _texts(sources, options, skipped, progress, quiet=quiet), kind=kind, vocab_size=vocab_size, out=out
-    )
+    texts = _texts(sources, options, skipped, progress, quiet=quiet)
+    trained = train_tokenizer(texts, kind=kind, vocab_size=vocab_size, out=out, training=at_once)
     seconds = time.perf_counter() - start
     if as_json:
         facts = {

@@ -117,7 +117,7 @@ def _second_look(
         if invalid is not None:
             bad("invalid_utf8", what=_why_invalid(invalid, line))
         else:
-            bad("malformed", what=f"broken JSON ({_why(error)})")
+            bad("malformed", what=f"broken JSON ({_why(error)}){_why_several(decoded)}")
         return None
     field = options.text_field
     if not isinstance(value, dict):
@@ -186,7 +186,25 @@ def _why(error: Exception) -> str:
 def _why_invalid(error: UnicodeDecodeError, line: bytes) -> str:
     if line.startswith((b"\xff\xfe", b"\xfe\xff")):
         return "the file looks like UTF-16; convert it to UTF-8"
+    looks_like = next((what for magic, what in _OTHER_KINDS.items() if line.startswith(magic)), None)
+    if looks_like is not None:
+        return f"this looks like {looks_like}"
     return f"invalid UTF-8 at byte {error.start} of the line ({error.reason})"
+
+
+_OTHER_KINDS = {
+    b"\x1f\x8b": "gzip: a name ends in .gz then",
+    b"\x28\xb5\x2f\xfd": "zstd: a name ends in .zst then",
+    b"PAR1": "Parquet: a name ends in .parquet then",
+    b"PK\x03\x04": "a zip archive: unpack it",
+    b"BZh": "bzip2: decompress it",
+}
+
+
+def _why_several(line: str) -> str:
+    """A hint where a line is the beginning of an array, or of an object over several lines."""
+    begin = line.strip()
+    return "; each line has to be one whole object" if begin.startswith("[") or begin == "{" else ""
 
 
 def _has_surrogate(text: str) -> bool:

@@ -259,6 +259,11 @@ def _decompress(source: Source, raw: Iterator[bytes]) -> Iterator[bytes]:
             try:
                 out = decoder.decompress(data)
             except (zlib.error, zstandard.ZstdError) as error:
+                if not consumed and not chunk.startswith(_MAGIC[what]):
+                    raise CorpusError(
+                        f"{source}: not compressed as its name says: a {what} begins with {_MAGIC[what].hex(' ')}, "
+                        f"this with {chunk[:4].hex(' ')}; name it by what it is, or fetch it again"
+                    ) from error
                 raise CorpusError(
                     f"{source}: damaged, or junk after the end: the {what} that begins at byte {began:,} "
                     f"cannot be decompressed ({error}); fetch the file again"
@@ -275,6 +280,10 @@ def _decompress(source: Source, raw: Iterator[bytes]) -> Iterator[bytes]:
             f"{source}: cut short: the {what} that begins at byte {began:,} has no end (the file ends at byte "
             f"{consumed:,}); fetch the file again"
         )
+
+
+_MAGIC = {"gzip member": b"\x1f\x8b", "zstd frame": b"\x28\xb5\x2f\xfd"}
+"""How each begins; a zstd stream may begin with a skippable frame too, which is no error to decompress."""
 
 
 def _gzip_member() -> Any:

@@ -52,6 +52,12 @@ def evaluate(
     loader = EvalLoader(
         file, batch_size, seq_len, rank, world_size, too_long=too_long, packed=packed, tokenizer=tokenizer
     )
+    if not loader.n_examples:
+        raise UsageError(
+            f"no example is left: all {loader.n_skipped:,} are longer than the sequence length of {seq_len:,}; raise it"
+            if loader.n_skipped
+            else "the evaluation file has no example; there is nothing to score"
+        )
     if packed and not _takes_cu_seqlens(model):
         raise UsageError("packed evaluation calls model(inputs, cu_seqlens=…); this model does not take cu_seqlens")
     run = _runner(model, device, autocast)

@@ -115,7 +115,8 @@ class EvalLoader:
             what = "all its completions together have" if self.packed else "its longest row has"
             raise UsageError(
                 f"{self.file.path}: example {k}: {what} {int(needed[k]):,} ids, more than the sequence length of "
-                f'{self.seq_len:,} ({int((~fits).sum()):,} such examples); raise it, or too_long="skip" leaves them out'
+                f'{self.seq_len:,} ({int((~fits).sum()):,} such examples); raise it, or too_long="skip" '
+                "(--too-long skip) leaves them out"
             )
         return np.flatnonzero(fits)
 

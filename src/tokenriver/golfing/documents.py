@@ -47,7 +47,8 @@ def place_documents(docs: Path, root: Path) -> Path:
     if is_remote(docs):
         return _fetch_objects(docs, root)
     if not docs.is_file():
-        raise CorpusError(f"{docs}: no such file; give the documents file (docs_selected.jsonl) with --docs")
+        what = "a directory" if docs.is_dir() else "no such file"
+        raise CorpusError(f"{docs}: {what}; give the documents file (docs_selected.jsonl) with --docs")
     if docs.suffix != ".jsonl":
         raise UsageError(f"{docs}: the documents are one plain .jsonl file; decompress or rename it")
     root.mkdir(parents=True, exist_ok=True)

@@ -21,6 +21,7 @@ from tokenriver.golfing.export_manifest import dataset_entry, render_export, tok
 from tokenriver.golfing.specs import TokenizerSpec, read_specs
 from tokenriver.golfing.vocabularies import TRAINED, end_of_text, make_vocabulary
 from tokenriver.shards.golf_manifest import GOLF_MANIFEST
+from tokenriver.shards.header import MAX_SHARD_TOKENS
 from tokenriver.shards.layouts import BUILD_RECORD, GOLF_NAME
 from tokenriver.shards.reader import read_header
 from tokenriver.shards.record import BuildRecord, read_record
@@ -74,6 +75,8 @@ def environment_notes(environment: Mapping[str, str]) -> list[str]:
 
 def _workers(given: int | None, environment: Mapping[str, str]) -> int | None:
     text = environment.get(_THREADS)
+    if given is not None and given < 1:
+        raise UsageError(f"--workers is {given}; it must be 1 or more")
     if given is not None or not text:
         return given
     if not text.isdecimal() or int(text) < 1:
@@ -130,6 +133,9 @@ def export_golf(
     progress of one data set. The bytes depend on neither workers, backend nor interruptions.
     """
     started = time.perf_counter()
+    if not 1 <= chunk_tokens <= MAX_SHARD_TOKENS:
+        raise UsageError(f"--chunk-tokens is {chunk_tokens}; it must be from 1 to {MAX_SHARD_TOKENS:,} (2^31 - 1)")
+    workers = _workers(workers, os.environ)
     out = to_path(output_root)
     root = staging_directory(RemoteDirectory.for_writing(str(out)).url) if is_remote(out) else out
     specs = read_specs(
@@ -142,7 +148,7 @@ def export_golf(
     documents = check_documents(_bring_documents(docs, source, root, transfer), num_val_docs=num_val_docs)
     if on_docs is not None:
         on_docs(documents)
-    plan = _Plan(root, out, documents, chunk_tokens, append_eos, backend, _workers(workers, os.environ), verify_sample)
+    plan = _Plan(root, out, documents, chunk_tokens, append_eos, backend, workers, verify_sample)
     made = [_make_one(plan, spec, stage) for spec in specs]
     manifest = render_export(
         documents,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from tokenriver.errors import HubError, IntegrityError, UsageError
 from tokenriver.files import is_file, remove_file
-from tokenriver.hub.crew import DEFAULT_CONNECTIONS, fetch_files
+from tokenriver.hub.crew import DEFAULT_CONNECTIONS, check_connections, fetch_files
 from tokenriver.hub.landing import open_landing
 from tokenriver.hub.names import below, checked_name
 from tokenriver.hub.repository import Repository, open_repository
@@ -149,6 +149,9 @@ def fetch_golf(
     Raises UsageError (unknown variant, too many shards), HubError (not published, not reachable), IntegrityError (a
     file that stays wrong, a name that leads out of `root`), FormatError (a manifest or shard that is none).
     """
+    check_connections(connections)
+    if train_shards is not None and train_shards < 0:
+        raise UsageError(f"--train-shards is {train_shards}; it must be 0 or more")
     source = GolfSource.chosen(repo_id, remote_root, revision=revision)
     folder = to_path(root)
     with open_landing(folder) as landing:

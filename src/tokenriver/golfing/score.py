@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from tokenriver.tokenizers.base import Tokenizer
 
-__all__ = ["GolfScore", "score_golf"]
+__all__ = ["GolfScore", "made_with", "score_golf"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +69,15 @@ def score_golf(
     nats, targets, n_bytes = _added(sums, device) if world_size > 1 else sums
     val_loss, val_bpb = bpb_of(nats, targets, n_bytes)
     return GolfScore(val_loss=val_loss, val_bpb=val_bpb, targets=targets, n_bytes=n_bytes, world_size=world_size)
+
+
+def made_with(val: str | os.PathLike[str]) -> str | None:
+    """The tokenizer ("name@first digits of its SHA-256") that the build record beside the val shards names, if any."""
+    from tokenriver.shards.documents import known_tokenizer
+
+    pattern = _val_shards(val)
+    shards = [] if is_remote(to_path(pattern)) else sorted(glob.glob(pattern))  # noqa: PTH207
+    return known_tokenizer(to_path(shards[0])) if shards else None
 
 
 def _val_shards(val: str | os.PathLike[str]) -> str:

@@ -14,10 +14,16 @@ if TYPE_CHECKING:
     from tokenriver.hub.landing import Landing
     from tokenriver.hub.transfer import FetchJob, Remote, TransferSink
 
-__all__ = ["DEFAULT_CONNECTIONS", "fetch_files"]
+__all__ = ["DEFAULT_CONNECTIONS", "check_connections", "fetch_files"]
 
 DEFAULT_CONNECTIONS = 8
 """Files under way at the same time; the Hub serves each from another place, so a few together fill a line."""
+
+
+def check_connections(connections: int) -> None:
+    """UsageError for a number of connections that cannot be; for who asks before the Hub is."""
+    if connections < 1:
+        raise UsageError(f"--connections is {connections}; it must be 1 or more")
 
 
 def fetch_files(
@@ -32,8 +38,7 @@ def fetch_files(
 
     The first failure stops what has not begun; it is raised when what is under way has ended.
     """
-    if connections < 1:
-        raise UsageError(f"--connections is {connections}; it must be 1 or more")
+    check_connections(connections)
     fetch = fetch_file if landing is None else landing.fetch
     with ThreadPoolExecutor(connections, thread_name_prefix="tokenriver-fetch") as pool:
         futures = [pool.submit(fetch, repository, job, progress=progress) for job in jobs]

@@ -9,9 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from tokenriver.errors import FormatError
+from tokenriver.errors import FormatError, UsageError
 from tokenriver.files import atomic_write, is_file, remove_file
-from tokenriver.hub.crew import DEFAULT_CONNECTIONS, fetch_files
+from tokenriver.hub.crew import DEFAULT_CONNECTIONS, check_connections, fetch_files
 from tokenriver.hub.landing import open_landing
 from tokenriver.hub.names import below
 from tokenriver.hub.remote_sets import RemoteSet, find_sets
@@ -70,6 +70,9 @@ def download(
     that stays wrong; a name that leads out of `out`), UsageError (more shards than there are), StorageError (the store
     behind a URL fails).
     """
+    check_connections(connections)
+    if shards is not None and shards < 0:
+        raise UsageError(f"--shards is {shards}; it must be 0 or more")
     folder = to_path(out)
     fetched = 0
     with open_landing(folder) as landing:

@@ -12,7 +12,7 @@ from tokenriver.errors import HubError, IntegrityError
 from tokenriver.files import file_size, sha256_file
 from tokenriver.hub.card import render_card
 from tokenriver.hub.local_sets import Upload, find_uploads
-from tokenriver.hub.repository import explained, open_repository
+from tokenriver.hub.repository import check_repository_id, explained, open_repository
 from tokenriver.hub.sending import send_from_url
 from tokenriver.hub.transfer import fetch_bytes
 from tokenriver.shards.layouts import parse_shard_name
@@ -59,6 +59,7 @@ def publish(
     The build records go along without the paths of this machine. Raises IntegrityError for a data set that is
     unfinished or is not what its manifest says, HubError when the Hub refuses.
     """
+    check_repository_id(repo_id)
     root = to_path(directory)
     upload = find_uploads(root)
     if dry_run:

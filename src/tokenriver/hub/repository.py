@@ -61,14 +61,19 @@ class Repository:
         return Path(found) if isinstance(found, str) else None
 
 
+def check_repository_id(repo_id: str) -> None:
+    """UsageError for what cannot be a repository's id."""
+    if not _REPO_ID.fullmatch(repo_id) or ".." in repo_id:
+        raise UsageError(f"{repo_id!r} is no repository id; expected OWNER/NAME")
+
+
 def open_repository(repo_id: str, *, revision: str = "main") -> Repository:
     """Ask the Hub (HF_ENDPOINT) for a data set repository's commit and files.
 
     Raises UsageError for an id that cannot be one, HubError when the repository or revision does not exist, cannot be
     read with the token at hand or cannot be reached, IntegrityError for a listing with a name that is no plain path.
     """
-    if not _REPO_ID.fullmatch(repo_id) or ".." in repo_id:
-        raise UsageError(f"{repo_id!r} is no repository id; expected OWNER/NAME")
+    check_repository_id(repo_id)
     from huggingface_hub import HfApi, constants
     from huggingface_hub.hf_api import RepoFolder
 

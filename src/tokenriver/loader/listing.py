@@ -114,7 +114,9 @@ def manifest_files(manifest: Any, path: Path | str) -> list[dict[str, Any]]:
     if not isinstance(files, list):
         raise FormatError(f"{path}: not a manifest of token shards, which has a list 'files'")
     if files and all(isinstance(file, dict) and "n_bytes" in file and "split" not in file for file in files):
-        raise FormatError(f"{path}: lists documents (a corpus), not token shards; tokenriver build makes shards of them")
+        raise FormatError(
+            f"{path}: lists documents (a corpus), not token shards; tokenriver build makes shards of them"
+        )
     for i, file in enumerate(files):
         keys = {"name": str, "split": str, "n_tokens": int}
         wrong = [k for k, kind in keys.items() if not isinstance(file, dict) or not isinstance(file.get(k), kind)]

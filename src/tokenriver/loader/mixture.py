@@ -55,13 +55,17 @@ class Mixture:
         max_epochs: int | Mapping[str, int | None] | None = None,
         exhausted: Literal["continue", "stop"] = "continue",
     ) -> None:
-        if isinstance(sources, Mapping):
-            given = dict(sources)
-        else:
+        if not isinstance(sources, Mapping):
             given, phases, exhausted = _read_toml(sources, phases, exhausted)
+            try:
+                self.__init__(given, phases=phases, max_epochs=max_epochs, exhausted=exhausted)  # type: ignore[misc]
+            except UsageError as error:
+                raise UsageError(f"{sources}: {error}") from None
+            return
+        given = dict(sources)
         if not given:
             raise UsageError("a mixture needs at least one source")
-        if strange := [name for name in given if not isinstance(name, str)]:
+        if strange := [name for name in given if not isinstance(name, str) or not name]:
             raise UsageError(f"a source's name is a text, not {strange[0]!r}")
         given = dict(sorted(given.items()))  # the same rows in whatever order they were written down
         if isinstance(max_epochs, Mapping) and (unknown := set(max_epochs) - set(given)):

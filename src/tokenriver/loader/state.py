@@ -44,24 +44,29 @@ def check_state(
     Raises ResumeError naming every field that differs and is not in `allowed`, what it was and is, and the way on.
     """
     _check_shape(state)
-    problems = []
-    for name in _OVERRIDABLE:
-        if name in allowed or state.get(name) == mine.get(name):
-            continue
-        if name == "fingerprint":
-            problems += _data_changes(state[name], mine[name])
-        elif name in _OPTIONAL:
-            problems += _other_settings(name, state.get(name), mine.get(name))
-        elif name == "global_batch_size":
-            problems.append(_explain_batch(state[name], mine[name], world_size))
-        else:
-            problems.append(f"{name} was {state[name]!r}, here it is {mine[name]!r}")
-    if problems:
+    changed = {
+        name: _changes(name, state.get(name), mine.get(name), world_size)
+        for name in _OVERRIDABLE
+        if name not in allowed and state.get(name) != mine.get(name)
+    }
+    if problems := [problem for found in changed.values() for problem in found]:
+        names = ", ".join(f'"{name}"' for name, found in changed.items() if found)
         raise ResumeError(
-            f"the saved state does not belong to this loader: {'; '.join(problems)}. Where that is meant, name the "
-            "field: load_state_dict(state, allow_change=[...])"
+            f"the saved state does not belong to this loader: {'; '.join(problems)}. Where that is meant: "
+            f"load_state_dict(state, allow_change=[{names}])"
         )
     return state["epoch"], state["step"]
+
+
+def _changes(name: str, saved: Any, mine: Any, world_size: int) -> list[str]:
+    """How one field differs, in words; nothing where the difference is another field's."""
+    if name == "fingerprint":
+        return _data_changes(saved, mine)
+    if name in _OPTIONAL:
+        return _other_settings(name, saved, mine)
+    if name == "global_batch_size":
+        return [_explain_batch(saved, mine, world_size)]
+    return [f"{name} was {saved!r}, here it is {mine!r}"]
 
 
 def _data_changes(saved: Any, mine: Any) -> list[str]:
@@ -107,7 +112,8 @@ def _check_shape(state: Mapping[str, Any]) -> None:
             continue
         good = isinstance(value, str) if name in _TEXT else type(value) is int and 0 <= value < _MOST.get(name, 2**62)
         if not good:
-            raise ResumeError(f"not the state of a loader: {name} is {value!r}")
+            kind = "a text" if name in _TEXT else "a whole number of 0 or more"
+            raise ResumeError(f"not the state of a loader: {name} is {value!r}, expected {kind}")
 
 
 def _check_optional(state: Mapping[str, Any]) -> None:

@@ -8,7 +8,7 @@ from weakref import WeakSet
 import numpy as np
 
 from tokenriver.cache.settings import cache_settings
-from tokenriver.errors import UsageError
+from tokenriver.errors import ResumeError, UsageError
 from tokenriver.loader.arguments import NO_EPOCHS, optional_whole, plain, ranks, whole
 from tokenriver.loader.assembly import Assembly
 from tokenriver.loader.content import part_fingerprints, recorded_hashes, verify_against
@@ -247,7 +247,9 @@ class TrainLoader:
             step = step * state["global_batch_size"] // self.global_batch_size
         if self._setup.mixture is not None:
             restore_mixture(self._setup.mixture, state, step, resized=resized)
-        elif step and step >= (self.plan.steps(epoch) or 0):
+        elif step and step >= (steps := self.plan.steps(epoch) or 0):
+            if step > steps and not allowed:  # nothing differs, so this loader saves no such step
+                raise ResumeError(f"not the state of this loader: step is {step:,}, but epoch {epoch} has {steps:,}")
             epoch, step = epoch + 1, 0
         self.epoch, self.step = epoch, step
         self.moved()

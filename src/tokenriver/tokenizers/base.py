@@ -138,7 +138,10 @@ def checked_ids(ids: ArrayLike, *, vocab_size: int) -> NDArray[np.int64]:
     wrong = np.flatnonzero((array < 0) | (array >= vocab_size))
     if len(wrong):
         at = int(wrong[0])
-        raise TokenizerError(f"id {int(array[at])} at position {at} is outside the vocabulary of {vocab_size} ids")
+        raise TokenizerError(
+            f"id {int(array[at])} at position {at} is outside the vocabulary of {vocab_size:,} ids; "
+            "another tokenizer made it"
+        )
     return array
 
 

@@ -41,9 +41,12 @@ def fetch_tokenizer_file(repo_id: str) -> Path:
             except Exception as error:
                 raise TokenizerError(f"{repo_id}: {name} cannot be fetched from the Hub: {_line(error)}") from error
         return path
+    from tokenriver.tokenizers.ranks import ENCODINGS
+
+    names = "" if "/" in repo_id else f"; names of tokenizers are byte, byte260, {', '.join(ENCODINGS)}"
     raise TokenizerError(
         f"{repo_id}: no such local file, and not to be had from the Hugging Face Hub ({_line(failure)}); "
-        f"without a network give the path of its tokenizer.json (or tokenizer.model)"
+        f"without a network give the path of its tokenizer.json (or tokenizer.model){names}"
     ) from failure
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from tokenriver.errors import TokenizerError
 from tokenriver.storage.copies import local_copy
-from tokenriver.storage.paths import is_url, shown, to_path
+from tokenriver.storage.paths import is_url, named, shown, to_path
 from tokenriver.tokenizers.byte import ByteTokenizer
 from tokenriver.tokenizers.separator import choose_separator, configured_separator
 
@@ -43,7 +43,7 @@ def load_tokenizer(name: str | Path, *, backend: Backend = "fast", separator: in
     """
     if backend not in ("fast", "reference"):
         raise TokenizerError(f"backend {backend!r} is unknown; expected fast or reference")
-    text = str(name)
+    text = named(str(name))
     if text in ("byte", "byte260"):
         return _byte(text, separator)
     if is_url(text) or text.lower().startswith("file://"):
@@ -55,7 +55,7 @@ def load_tokenizer(name: str | Path, *, backend: Backend = "fast", separator: in
             raise TokenizerError(f"no tokenizer at {shown(text)}; expected {_FORMS}")
         path = whole
     else:
-        path = Path(name)
+        path = Path(text)
     if path.is_dir():
         return _from_folder(path, backend=backend, separator=separator)
     if path.is_file():
@@ -206,7 +206,7 @@ def _from_ranks_file(
     if encoding not in ENCODINGS:
         raise TokenizerError(
             f"{path}: a .tiktoken file does not say how text is cut into words, and {encoding!r} is no encoding known "
-            f"here; add the pattern's name, as in {path.name}:cl100k_base ({', '.join(ENCODINGS)})"
+            f"here; add the pattern's name, as in {path}:cl100k_base ({', '.join(ENCODINGS)})"
         )
     return rank_tokenizer(
         parse_tiktoken_file(raw, where=str(path)),

@@ -6,16 +6,19 @@ The same texts in the same order give the same file: both trainers run on one th
 from __future__ import annotations
 
 import io
+import re
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from tokenriver.errors import TokenizerError, UsageError
 from tokenriver.files import atomic_write, make_directory
-from tokenriver.storage.paths import to_output
+from tokenriver.storage.paths import is_remote, to_output
 from tokenriver.tokenizers.sentencepiece_model import ModelFile
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
 __all__ = ["TrainedTokenizer", "train_tokenizer"]
@@ -46,6 +49,9 @@ _SENTENCEPIECE: dict[str, Any] = {
 }
 """Parameter Golf's settings (formats.md §4), on one thread so that the same texts give the same model."""
 
+_TOO_SMALL = re.compile(r"smaller than required_chars\. \d+ vs (\d+)")
+"""What sentencepiece says, among other things, of a vocabulary that has no room for the texts' characters."""
+
 _NOT_OVERRIDDEN = {"input", "sentence_iterator", "model_prefix", "model_writer", "vocab_size"}
 
 
@@ -73,13 +79,16 @@ def train_tokenizer(
     out: str | Path,
     name: str | None = None,
     trainer_overrides: Mapping[str, Any] | None = None,
+    training: Callable[[], AbstractContextManager[object]] = nullcontext,
 ) -> TrainedTokenizer:
     """Train on texts and write `tokenizer.model` ("sp-bpe") or `tokenizer.json` ("byte-bpe") into the folder `out`.
 
     sp-bpe has the Parameter Golf settings (formats.md §4): pad/bos/eos/unk = 0/1/2/3, nmt_nfkc, no dummy prefix.
     byte-bpe ends its documents with <|endoftext|>, id 0. `name` is another name for the file; `trainer_overrides` are
-    further words for sentencepiece's trainer, or other values (sp-bpe alone). Raises UsageError for a vocabulary that
-    cannot hold the 256 bytes, TokenizerError where the texts cannot fill it or there are none.
+    further words for sentencepiece's trainer, or other values (sp-bpe alone). `training` gives a context for the time
+    in which the trainer has all texts and lets no Python run, minutes perhaps; nothing is written in it. Raises
+    UsageError for a vocabulary that cannot hold the 256 bytes, TokenizerError where the texts cannot fill it or there
+    are none.
     """
     folder = to_output(out)
     least = _N_BYTES + (4 if kind == "sp-bpe" else 1)
@@ -90,10 +99,14 @@ def train_tokenizer(
     if trainer_overrides and (kind != "sp-bpe" or set(trainer_overrides) & _NOT_OVERRIDDEN):
         wrong = ", ".join(sorted(set(trainer_overrides) & _NOT_OVERRIDDEN)) or "with byte-bpe"
         raise UsageError(f"trainer_overrides cannot be given {wrong}: where texts come from and go to is fixed here")
-    feed = _Feed(iter(texts))
-    raw, size = (
-        _sentencepiece(feed, vocab_size, trainer_overrides or {}) if kind == "sp-bpe" else _byte_level(feed, vocab_size)
-    )
+    if not is_remote(folder) and folder.exists() and not folder.is_dir():
+        raise UsageError(f"{folder}: not a directory; --out names the folder of the tokenizer")
+    with ExitStack() as stack:
+        feed = _Feed(iter(texts), lambda: stack.enter_context(training()))
+        if kind == "sp-bpe":
+            raw, size = _sentencepiece(feed, vocab_size, trainer_overrides or {})
+        else:
+            raw, size = _byte_level(feed, vocab_size)
     make_directory(folder)
     path = folder / (name or ("tokenizer.model" if kind == "sp-bpe" else "tokenizer.json"))
     with atomic_write(path) as file:
@@ -104,8 +117,8 @@ def train_tokenizer(
 class _Feed:
     """Iterates over texts as the trainers want them, counting what they would drop silently."""
 
-    def __init__(self, texts: Iterator[str]) -> None:
-        self._texts = texts
+    def __init__(self, texts: Iterator[str], at_end: Callable[[], object]) -> None:
+        self._texts, self._at_end = texts, at_end
         self.n_texts = self.n_empty = self.n_cut = 0
 
     def __iter__(self) -> Iterator[str]:
@@ -117,6 +130,7 @@ class _Feed:
             pieces, inside_word = _cut(text)
             self.n_cut += inside_word
             yield from pieces
+        self._at_end()
 
 
 def _cut(text: str) -> tuple[list[str], bool]:
@@ -144,6 +158,11 @@ def _sentencepiece(feed: _Feed, vocab_size: int, overrides: Mapping[str, Any]) -
             **{**_SENTENCEPIECE, "vocab_size": vocab_size, **overrides},
         )
     except (RuntimeError, OSError, ValueError, TypeError, AttributeError) as error:
+        if needed := _TOO_SMALL.search(str(error)):
+            raise TokenizerError(
+                f"--vocab-size {vocab_size:,} is too small for these texts: their characters, the bytes and the "
+                f"control ids need {int(needed[1]):,}"
+            ) from error
         raise TokenizerError(
             f"sentencepiece cannot train {vocab_size:,} pieces on {feed.n_texts:,} texts: {error}"
         ) from error
