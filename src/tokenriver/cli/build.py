@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tokenriver.cli.stopping import StoppedError, stop_of
+from tokenriver.errors import UsageError
 from tokenriver.files import human_bytes, human_count
 
 if TYPE_CHECKING:
@@ -121,7 +122,13 @@ def unescaped(separator: str | None) -> str | None:
     r"""`\n`, `\t` and the like as typed in a shell."""
     if separator is None or "\\" not in separator:
         return separator
-    return separator.encode("latin-1", "backslashreplace").decode("unicode_escape")
+    try:
+        return separator.encode("latin-1", "backslashreplace").decode("unicode_escape")
+    except UnicodeDecodeError as error:
+        raise UsageError(
+            rf"--document-separator {separator!r}: {error.reason}; a backslash begins an escape such as \n, and stands "
+            r"for itself as \\"
+        ) from None
 
 
 def _print_json(summary: BuildSummary) -> None:
@@ -155,6 +162,11 @@ def print_summary(summary: BuildSummary) -> None:
 
 def _notes(summary: BuildSummary) -> list[str]:
     notes = []
+    if summary.documents and not summary.documents_by_split["train"]:
+        notes.append(
+            f"no train data: the split rule puts all {human_count(summary.documents)} documents on the val side; "
+            "--split chooses another"
+        )
     if summary.skipped:
         listed = ", ".join(f"{human_count(n)} {kind}" for kind, n in summary.skipped.items())
         notes.append(f"skipped: {listed}")

@@ -5,6 +5,7 @@ Source: the `.bin` layout of llm.c (version 1 and its Llama-3 variant) and its u
 
 from __future__ import annotations
 
+import codecs
 import struct
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
@@ -47,9 +48,6 @@ VARIANTS: dict[Variant, tuple[int, int, np.dtype[np.unsignedinteger]]] = {
 
 _BY_MAGIC = {(magic, version): variant for variant, (magic, version, _) in VARIANTS.items()}
 _NUMBERS = struct.Struct("<4i")
-
-_LOOKED_AT = 64
-"""Bytes by which a text is told from ids: two-byte ids with no byte but printable ones so long in a row are none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +111,15 @@ def parse_header(raw: bytes, file_bytes: int, path: Path | str) -> ShardHeader:
     return header
 
 
+def _as_text(raw: bytes) -> str | None:
+    """A file's first bytes as text, if they are nothing else: UTF-8 without control characters, which ids hold soon."""
+    try:
+        text = codecs.getincrementaldecoder("utf-8-sig")().decode(raw)
+    except UnicodeDecodeError:
+        return None
+    return None if any(c < " " and c not in "\t\n\r" for c in text) else text
+
+
 def _explain_magic(magic: int, version: int, raw: bytes) -> str:
     """Say what a file that is no token shard most likely is."""
     expected = f"expected {_MAGIC} (version 1 or 2) or {_MAGIC_LLAMA3} (version 7)"
@@ -122,10 +129,9 @@ def _explain_magic(magic: int, version: int, raw: bytes) -> str:
         return f"magic {magic}: this is an evaluation file, not a token shard; {expected}"
     if magic == _MAGIC_TOKENIZER:
         return f"magic {magic}: this is a tokenizer file, not a token shard; {expected}"
-    start = raw[:_LOOKED_AT].removeprefix(b"\xef\xbb\xbf")
-    if not start.translate(None, bytes([9, 10, 13, *range(32, 127)])):
+    if (text := _as_text(raw)) is not None:
         return (
-            f"text, not ids: it begins with {start[:24].decode()!r}. A token shard begins with the number {_MAGIC}; "
+            f"text, not ids: it begins with {text[:24]!r}. A token shard begins with the number {_MAGIC}; "
             "tokenriver build makes shards of documents"
         )
     # A shard whose magic alone is damaged still has the 1008 zero bytes behind its four numbers; raw ids do not.

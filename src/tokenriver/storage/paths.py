@@ -78,6 +78,10 @@ def last_name(url: str) -> str:
     return rest.rstrip("/").rpartition("/")[2]
 
 
+_BUCKETS = ("s3", "s3a", "gs", "gcs")
+"""Where the first part of a URL is a bucket, so that three slashes in a row name none."""
+
+
 def to_path(value: str | os.PathLike[str]) -> Path:
     """A path of this machine, or for a URL a `upath.UPath`, which has pathlib's methods over fsspec.
 
@@ -90,7 +94,7 @@ def to_path(value: str | os.PathLike[str]) -> Path:
         return Path(_at_home(str(value))) if value.parts[:1] and value.parts[0].startswith("~") else value
     text = named(os.fspath(value))
     if not is_url(text):
-        return Path(text[7:]) if text.lower().startswith("file://") else Path(text)
+        return Path(named(text[7:])) if text.lower().startswith("file://") else Path(text)
     filesystem_of(text)
     from upath import UPath
 
@@ -159,6 +163,10 @@ def filesystem_of(url: str) -> tuple[Any, str]:
     scheme = scheme_of(url)
     if not url.partition("://")[2].strip("/"):
         raise UsageError(f"{url}: names no bucket and no path")
+    if scheme in _BUCKETS and url.partition("://")[2].startswith("/"):
+        raise UsageError(
+            f"{shown(url)}: names no bucket; expected {scheme}://BUCKET/{url.partition('://')[2].lstrip('/')}"
+        )
     key = (os.getpid(), scheme, url.partition("://")[2].partition("/")[0])
     if (shared := _shared.get(key)) is not None:
         return shared, str(shared._strip_protocol(url))

@@ -1,0 +1,99 @@
+"""Sources that one model could not read, or that hold what was not meant, and states that no loader saved."""
+
+from __future__ import annotations
+
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+
+from tokenriver import FormatError, Mixture, ResumeError, TrainLoader, UsageError, write_shard
+from tokenriver.loader.source import resolve
+from tokenriver.shards.index import index_shard
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+OPTIONS: dict[str, Any] = {"batch_size": 2, "seq_len": 8}
+
+
+def test_shards_of_two_vocabularies_are_refused_where_no_manifest_lists_them(tmp_path: Path) -> None:
+    paths = [tmp_path / "a.bin", tmp_path / "b.bin", tmp_path / "c.bin"]
+    for path, size in zip(paths, (256, 0, 50_257), strict=True):
+        write_shard(path, np.arange(100, dtype=np.uint16), vocab_size=size)
+    for source in (paths, str(tmp_path / "*.bin"), [f"file://{path}" for path in paths]):
+        with pytest.raises(UsageError, match=r"a\.bin has a vocabulary of 256 ids, .*c\.bin one of 50,257"):
+            resolve(source, split="train")
+    assert resolve(paths[:2], split="train").n_tokens == 200
+
+
+def test_a_list_of_both_splits_is_refused_as_a_pattern_is(data_set: Callable[..., Path]) -> None:
+    root = data_set([100])
+    write_shard(root / "val-00000.bin", np.arange(50, dtype=np.uint16))
+    with pytest.raises(UsageError, match="the list holds train and val shards"):
+        resolve([root / "train-00000.bin", root / "val-00000.bin"], split="train")
+
+
+def test_a_pattern_means_the_shards_and_not_their_indexes(tmp_path: Path) -> None:
+    shard = tmp_path / "train-00000.bin"
+    write_shard(shard, np.arange(100, dtype=np.uint16))
+    index_shard(shard, separator_id=0)
+    assert [s.path.name for s in resolve(str(tmp_path / "train*"), split="train").shards] == ["train-00000.bin"]
+
+
+def test_data_sets_in_a_list_and_a_corpus_are_called_what_they_are(
+    data_set: Callable[..., Path], tmp_path: Path
+) -> None:
+    root = data_set([100])
+    with pytest.raises(UsageError, match=r"a directory, but a list is of shards; .*Mixture"):
+        resolve([root, root / "train-00000.bin"], split="train")
+    corpus = tmp_path / "corpus"
+    corpus.mkdir()
+    listed = '[{"name": "corpus-00000.jsonl.zst", "n_docs": 1, "n_bytes": 3, "sha256": "00"}]'
+    (corpus / "_MANIFEST.json").write_text(f'{{"name": "c", "version": "v1", "files": {listed}}}')
+    with pytest.raises(FormatError, match=r"lists documents \(a corpus\), not token shards"):
+        resolve(corpus, split="train")
+
+
+def test_a_text_in_a_shard_s_place_is_called_a_text(tmp_path: Path) -> None:
+    (tmp_path / "docs.jsonl").write_text('\ufeff{"text": "a river, река"}\n' * 80, encoding="utf-8")
+    with pytest.raises(FormatError, match=r"docs\.jsonl: text, not ids: it begins with '\{\"text"):
+        resolve(tmp_path / "docs.jsonl", split="train")
+
+
+def test_a_refused_state_says_which_changes_to_allow_and_a_step_beyond_the_epoch_is_none(
+    data_set: Callable[..., Path],
+) -> None:
+    loader = TrainLoader(data_set([200]), **OPTIONS, seed=1)
+    list(islice(loader, 2))
+    state = loader.state_dict()
+    other = TrainLoader(data_set([210]), **OPTIONS, order="sequential", seed=1)
+    with pytest.raises(ResumeError, match=r'allow_change=\["fingerprint", "order"\]'):
+        other.load_state_dict(state)
+    with pytest.raises(ResumeError, match="step is -1, expected a whole number of 0 or more"):
+        loader.load_state_dict({**state, "step": -1})
+    steps = loader.steps_per_epoch
+    with pytest.raises(ResumeError, match=f"step is {steps + 1}, but epoch 0 has {steps}"):
+        loader.load_state_dict({**state, "step": steps + 1})
+    loader.load_state_dict({**state, "step": steps})
+    assert (loader.epoch, loader.step) == (1, 0)
+
+
+def test_a_mixture_s_faults_name_its_file_and_a_name_is_a_text(tmp_path: Path) -> None:
+    (tmp_path / "mix.toml").write_text('[sources.a]\npath = "a"\nweight = "much"\n')
+    with pytest.raises(UsageError, match=r"mix\.toml: the weight of a is 'much'"):
+        Mixture(tmp_path / "mix.toml")
+    for name in (1, ""):
+        with pytest.raises(UsageError, match="a source's name is a text"):
+            Mixture({name: ("a", 1)})  # type: ignore[dict-item]
+
+
+def test_epochs_of_the_flat_stream_are_not_counted_one_by_one(data_set: Callable[..., Path]) -> None:
+    mixture = Mixture({"a": (data_set([20]), 1)})
+    loader = TrainLoader(mixture, **OPTIONS)
+    rows = loader.mixture_rows.rows_of(0, 0)
+    assert loader.mixture_rows.epoch_of(0, rows * 10**15 + 1) == (10**15, 1)
+    batch = loader.batch_at(10**12)
+    assert np.array_equal(batch.targets, batch.inputs + 1)
