@@ -23,6 +23,8 @@ from tokenriver import TrainLoader, write_shard
 from tokenriver.cli import main, stopping
 from tokenriver.errors import TokenizerError, UsageError
 from tokenriver.files import atomic_write
+from tokenriver.golfing.specs import read_specs
+from tokenriver.recipes.recipe import load_recipe
 from tokenriver.storage.paths import to_path
 from tokenriver.tokenizers.load import load_tokenizer
 from tokenriver.tokenizers.train import train_tokenizer
@@ -121,6 +123,17 @@ def test_a_file_that_is_not_of_the_kind_that_its_name_says_is_told(capsys: pytes
 def test_a_build_without_train_data_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["build", "docs.jsonl", "--tokenizer", "byte", "--out", "o", "--layout", "golf"]) == 0
     assert "no train data: the split rule puts all 80 documents on the val side" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("here")
+def test_a_recipe_and_a_golf_specification_may_begin_with_a_byte_order_mark() -> None:
+    recipe = (
+        '\ufeffname = "notes"\nabout = "a"\nsize = "s"\nlicence = "l"\n[source]\nhub = "a/b"\nfiles = ["*.jsonl"]\n'
+    )
+    Path("notes.toml").write_text(recipe, encoding="utf-8")
+    assert load_recipe("notes.toml").recipe.name == "notes"
+    Path("specs.json").write_text('\ufeff[{"name": "b", "dataset_suffix": "byte260"}]', encoding="utf-8")
+    assert [spec.name for spec in read_specs(Path("specs.json"), root=Path())] == ["b"]
 
 
 def test_a_tokenizer_s_empty_name_is_not_the_working_directory() -> None:

@@ -97,3 +97,17 @@ def test_epochs_of_the_flat_stream_are_not_counted_one_by_one(data_set: Callable
     assert loader.mixture_rows.epoch_of(0, rows * 10**15 + 1) == (10**15, 1)
     batch = loader.batch_at(10**12)
     assert np.array_equal(batch.targets, batch.inputs + 1)
+
+
+def test_ranks_of_the_environment_that_cannot_be_are_named_as_such(
+    data_set: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = data_set([100])
+    monkeypatch.setenv("RANK", "1")
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    with pytest.raises(UsageError, match=r"world size of 1, not 1 \(RANK in the environment\); torchrun sets RANK and"):
+        TrainLoader(root, **OPTIONS)
+    monkeypatch.setenv("WORLD_SIZE", "two")
+    with pytest.raises(UsageError, match=r"not 'two' \(WORLD_SIZE in the environment\)"):
+        TrainLoader(root, **OPTIONS)
+    assert TrainLoader(root, **OPTIONS, rank=0, world_size=1).world_size == 1

@@ -57,7 +57,7 @@ def test_a_tiktoken_file_needs_its_patterns_name(tmp_path):
     pairs = [bytes([b]) for b in range(256)] + [b"th", b"the", b" the"]
     path = tmp_path / "my.tiktoken"
     path.write_bytes(b"".join(b"%s %d\n" % (base64.b64encode(p), i) for i, p in enumerate(pairs)))
-    with pytest.raises(TokenizerError, match=r"add the pattern's name, as in my.tiktoken:cl100k_base"):
+    with pytest.raises(TokenizerError, match=r"add the pattern's name, as in .*my.tiktoken:cl100k_base"):
         load_tokenizer(path)
     for name in ("cl100k_base", "gpt2", "o200k_base"):
         tokenizer = load_tokenizer(f"{path}:{name}")

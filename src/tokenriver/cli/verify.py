@@ -26,7 +26,8 @@ def verify_command(
         bool, typer.Option("--inputs", help="Also hash the inputs again that the build recorded.")
     ] = False,
     workers: Annotated[
-        int | None, typer.Option("--workers", min=1, help="Files checked at the same time.", show_default="CPUs")
+        int | None,
+        typer.Option("--workers", min=1, help="Files checked at the same time.", show_default="two a processor"),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a report for programs.")] = False,
 ) -> None:

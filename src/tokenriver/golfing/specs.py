@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -72,7 +73,7 @@ def read_specs(
     there.
     """
     path = to_path(path)
-    content: Any = decode_json(read_limited(path), object, path)
+    content: Any = decode_json(read_limited(path).removeprefix(codecs.BOM_UTF8), object, path)
     records: Any = content
     if isinstance(content, dict):
         records = content.get("tokenizers", content.get("tokenizer_specs"))

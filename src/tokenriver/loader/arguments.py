@@ -47,6 +47,13 @@ def ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
     for given, name, default in ((rank, "RANK", "0"), (world_size, "WORLD_SIZE", "1")):
         text = os.environ.get(name, default) if given is None else str(given)
         if not text.strip().isdecimal():
-            raise UsageError(f"{name.lower()} is an integer of 0 or more, not {text!r}")
+            where = f" ({name} in the environment)" if given is None else ""
+            raise UsageError(f"{name.lower()} is an integer of 0 or more, not {text!r}{where}")
         values.append(int(text))
-    return values[0], values[1]
+    found, of = values
+    if 0 < of <= found and rank is None:
+        raise UsageError(
+            f"rank is in [0, {of}) for a world size of {of}, not {found} (RANK in the environment); torchrun sets RANK "
+            "and WORLD_SIZE together, or give rank and world_size"
+        )
+    return found, of

@@ -5,6 +5,7 @@ A key that is not known is refused: it would be believed, and do nothing.
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 from dataclasses import dataclass
 from importlib import resources
@@ -164,7 +165,7 @@ def load_recipe(name: str) -> LoadedRecipe:
 
 def _decode(raw: bytes, where: str) -> LoadedRecipe:
     try:
-        recipe = msgspec.toml.decode(raw, type=Recipe)
+        recipe = msgspec.toml.decode(raw.removeprefix(codecs.BOM_UTF8), type=Recipe)
     except (msgspec.MsgspecError, RecursionError) as error:
         raise FormatError(f"{where}: not a recipe: {error}") from error
     problem = _problem(recipe)
