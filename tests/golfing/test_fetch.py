@@ -133,6 +133,7 @@ def test_what_was_never_published_is_named(published: LocalHub, tmp_path: Path) 
     ):
         with pytest.raises(error, match=text):
             fetch_golf(**{"root": tmp_path, "repo_id": REPO, **words})  # type: ignore[arg-type]
+    assert names(tmp_path) == [], "a manifest that nothing came of speaks of what is not there"
 
     def add(manifest: dict[str, Any]) -> None:
         ghost = {**manifest["datasets"][1], "name": "fineweb10B_sp999", "path": "datasets/fineweb10B_sp999"}
@@ -151,7 +152,7 @@ def test_check_asks_for_every_file_of_the_manifest_and_fetches_none(published: L
     assert found.ok
     heads = {r.name for r in published.log if r.method == "HEAD"}
     assert len(heads) == found.checked > 8
-    assert names(tmp_path) == ["manifest.json"]
+    assert names(tmp_path) == [], "a manifest alone would make a broken export of the folder"
     gone = f"datasets/{SP}/fineweb_train_000001.bin"
     published.vanished.add(gone)
     problems = check_golf(repo_id=REPO, root=tmp_path).problems
@@ -167,7 +168,7 @@ def test_a_manifest_that_names_folders_elsewhere_is_refused(published: LocalHub,
     change_manifest(published, lead_out)
     with pytest.raises((IntegrityError, HubError)):
         fetch_golf(variant="sp300", train_shards=1, root=tmp_path / "data", repo_id=REPO)
-    assert names(tmp_path / "data") == ["manifest.json"]
+    assert names(tmp_path / "data") == []
     with pytest.raises(IntegrityError, match="may not lead out"):
         check_golf(repo_id=REPO, root=tmp_path / "data")
 

@@ -155,3 +155,13 @@ def test_on_a_terminal_every_file_under_way_has_a_bar() -> None:
         progress("a/one.bin", 100, 100)
     for word in ("all begun", "two.bin"):
         assert word in shown.getvalue()
+
+
+def test_publish_draws_no_bars_where_there_is_no_terminal(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made = shard_sets.make_tokens_set(tmp_path / "made")
+    asked: list[str] = []
+    monkeypatch.setattr("huggingface_hub.utils.disable_progress_bars", lambda: asked.append("off"))
+    assert run(capsys, "publish", str(made), "me/tales", "--dry-run")[0] == 0
+    assert asked == ["off"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import sys
 from typing import Annotated
 
 import typer
@@ -25,10 +26,11 @@ def publish_command(
     """Publish data sets in one commit that ends with their manifests, and a card written from them."""
     from tokenriver.hub.publish import publish
 
-    if quiet:
+    if quiet or not sys.stderr.isatty():  # its bars are drawn anew on every change
         from huggingface_hub.utils import disable_progress_bars
 
         disable_progress_bars()
+    if quiet:
         logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     summary = publish(directory, repo, private=private, dry_run=dry_run)
     if as_json:

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 from tokenriver.errors import HubError
 from tokenriver.golfing.fetch import GolfSource, file_job, plan_files
 from tokenriver.hub.client import head
-from tokenriver.hub.crew import DEFAULT_CONNECTIONS, fetch_files
+from tokenriver.hub.crew import DEFAULT_CONNECTIONS, check_connections
 from tokenriver.hub.names import checked_name
 from tokenriver.hub.repository import Repository, explained, open_repository
 from tokenriver.hub.transfer import fetch_bytes
-from tokenriver.shards.golf_manifest import GOLF_MANIFEST, parse_golf_manifest, read_golf_manifest
-from tokenriver.storage.paths import is_remote, to_output
+from tokenriver.shards.golf_manifest import GOLF_MANIFEST, parse_golf_manifest
+from tokenriver.storage.paths import to_output
 
 if TYPE_CHECKING:
     import os
@@ -46,17 +46,14 @@ def check_golf(
 ) -> GolfCheck:
     """Ask the server for every file that the manifest lists, all variants, without fetching any but the manifest.
 
-    It stays in `root`; behind a URL, where it would speak of files that are not there, it does not.
+    Nothing is left in `root`: a manifest there would speak of files that are not.
     """
+    check_connections(connections)
     source = GolfSource.chosen(repo_id, remote_root, revision=revision)
     folder = to_output(root)
     repository = open_repository(source.repo_id, revision=source.revision)
     job = file_job(repository, source, folder, GOLF_MANIFEST)
-    if is_remote(folder):
-        manifest = parse_golf_manifest(fetch_bytes(repository, job.name), job.path)
-    else:
-        fetch_files(repository, [job])
-        manifest = read_golf_manifest(job.path)
+    manifest = parse_golf_manifest(fetch_bytes(repository, job.name), job.path)
     names: dict[str, None] = {}
     for dataset in manifest.datasets:
         names |= dict.fromkeys(plan_files(manifest, variant=dataset.name, train_shards=None))

@@ -10,7 +10,7 @@ import os
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from tokenriver.errors import HubError, IntegrityError, UsageError
+from tokenriver.errors import HubError, IntegrityError, TokenRiverError, UsageError
 from tokenriver.files import is_file, remove_file
 from tokenriver.hub.crew import DEFAULT_CONNECTIONS, check_connections, fetch_files
 from tokenriver.hub.landing import open_landing
@@ -158,14 +158,20 @@ def fetch_golf(
         repository = open_repository(source.repo_id, revision=source.revision)
         fetch = _Fetch(repository, landing, connections, progress)
         manifest_job = file_job(repository, source, folder, GOLF_MANIFEST)
+        was_there = is_file(manifest_job.path)
         manifest = parse_golf_manifest(fetch.content(manifest_job), manifest_job.path)
-        names = plan_files(manifest, variant=variant, train_shards=train_shards, with_docs=with_docs)
-        dataset = _dataset(manifest, variant)
-        _refuse_missing(repository, source, dataset, names)
+        try:
+            names = plan_files(manifest, variant=variant, train_shards=train_shards, with_docs=with_docs)
+            dataset = _dataset(manifest, variant)
+            _refuse_missing(repository, source, dataset, names)
+            jobs = [file_job(repository, source, folder, name) for name in names]
+        except TokenRiverError:
+            if not was_there:  # nothing comes that it could speak of
+                remove_file(manifest_job.path)
+            raise
         records = []
         if train_shards is None or train_shards == dataset.stats.files_train:
             records = _records(repository, source, dataset)
-        jobs = [file_job(repository, source, folder, name) for name in names]
         last = [file_job(repository, source, folder, name) for name in records]
         if with_docs:
             *jobs, docs, sidecar = jobs
