@@ -82,6 +82,7 @@ def told(capsys: pytest.CaptureFixture[str], code: int, *words: str) -> str:
         ("recipe hellaswag --max-docs 3 --input docs.jsonl", 2, "--max-docs is for data sets"),
         ("recipe tinyshakespeare --max-tokens 0 --input docs.jsonl", 2, "--max-tokens is 0"),
         ("bpb-audit folder --tokenizer byte --loss -1 --bpb 1", 2, "both are numbers above 0"),
+        ("train-tokenizer docs.jsonl --type byte-bpe --vocab-size 99999999999 --out o", 2, "at most 2,147,483,647"),
         ("build docs.jsonl --tokenizer byte --out s3:///x", 2, "s3:///x: names no bucket; expected s3://BUCKET/x"),
         ("build docs.jsonl --tokenizer byte --out file://", 2, "a path is empty"),
     ],
@@ -188,6 +189,24 @@ def test_an_evaluation_of_no_example_is_no_score(file: Path, capsys: pytest.Capt
         capsys, 2, *words, "--too-long", "skip"
     )
     assert "(--too-long skip)" in told(capsys, 2, *words)
+
+
+def test_a_batch_of_more_ids_than_can_be_is_told(file: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["eval", "run", str(file), "--model", "cli_mistakes_model:even", "-q"]
+    for option in ("--batch-size", "--seq-len"):
+        assert "is too large; together they are at most" in told(capsys, 2, *words, option, str(10**21))
+
+
+def test_memory_that_is_not_there_is_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def greedy(*_paths: object, **_options: object) -> None:
+        raise MemoryError("Unable to allocate 7 TiB")
+
+    monkeypatch.setattr("tokenriver.shards.verify.verify", greedy)
+    assert told(capsys, 1, "verify", ".") == (
+        "tokenriver: not enough memory: Unable to allocate 7 TiB; take less at a time"
+    )
 
 
 def test_a_model_that_takes_no_borders_is_told_so_through_the_command(

@@ -93,6 +93,8 @@ def test_a_mixture_s_faults_name_its_file_and_a_name_is_a_text(tmp_path: Path) -
 def test_epochs_of_the_flat_stream_are_not_counted_one_by_one(data_set: Callable[..., Path]) -> None:
     mixture = Mixture({"a": (data_set([20]), 1)})
     loader = TrainLoader(mixture, **OPTIONS)
+    with pytest.raises(UsageError, match=r"a step of .* rows .* is more than the 4,194,304"):
+        TrainLoader(mixture, batch_size=10**21, seq_len=8)
     rows = loader.mixture_rows.rows_of(0, 0)
     assert loader.mixture_rows.epoch_of(0, rows * 10**15 + 1) == (10**15, 1)
     batch = loader.batch_at(10**12)

@@ -148,6 +148,8 @@ def _explain(error: Exception) -> tuple[str, int]:
         return str(error), 2 if isinstance(error, UsageError) else 1
     if hasattr(error, "format_message"):
         return _explain_words(error), getattr(error, "exit_code", 2)
+    if isinstance(error, MemoryError):
+        return f"not enough memory: {str(error) or 'the system gives no more'}; take less at a time", 1
     if isinstance(error, OSError):
         where = f"{error.filename}: " if error.filename is not None else ""
         return f"{where}{error.strerror or error}", 1

@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 __all__ = ["EvalBatch", "EvalLoader", "examples_of_rank", "packs"]
 
 
+_MOST_IDS = 1 << 34
+"""Ids of a batch: no model takes as many, and NumPy no array of many more."""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class EvalBatch:
     """Rows for a model and what to score in them.
@@ -90,6 +94,11 @@ class EvalLoader:
             raise UsageError(f"rank {rank} of {world_size}: give a rank from 0 to world_size - 1")
         if batch_size < 1 or seq_len < 2:
             raise UsageError(f"batch size {batch_size} and sequence length {seq_len}: give at least 1 and 2")
+        if batch_size * seq_len > _MOST_IDS:
+            raise UsageError(
+                f"a batch of {batch_size:,} rows of {seq_len:,} ids is too large; together they are at most "
+                f"{_MOST_IDS:,}"
+            )
         if too_long not in ("error", "skip"):
             raise UsageError(f"too_long is {too_long!r}; choose error or skip")
         self.file = file if isinstance(file, EvalFile) else open_eval_file(file)

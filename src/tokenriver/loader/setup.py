@@ -29,6 +29,10 @@ if TYPE_CHECKING:
 __all__ = ["Packer", "Setup", "set_up"]
 
 
+_MOST_ROWS = 1 << 22
+"""Rows of a step: with the most steps of a run (2^40) their number still fits into 62 bits."""
+
+
 @dataclass(frozen=True, slots=True)
 class Packer:
     """How rows are made of documents, and which marks a batch carries."""
@@ -109,6 +113,7 @@ def set_up(
             plan = Plan(n_tokens=data.n_tokens, drop_last=drop_last, split=split, **deal)
             finders = [(DocumentFinder(data), 0)] if packer.marks and data.separator_id is None else []
             return Setup(data, plan, packer, finders=finders)
+    _check_rows(batch_size, world_size)
     parts = (
         {
             name: _with_separator(resolve(s.path, split=split, cache=cache), separator)
@@ -151,6 +156,14 @@ def set_up(
     if all(finder.ready for finder, _ in setup.finders):
         setup.plan.steps(0)
     return setup
+
+
+def _check_rows(batch_size: int, world_size: int) -> None:
+    if batch_size * world_size > _MOST_ROWS:
+        raise UsageError(
+            f"a step of {batch_size * world_size:,} rows ({world_size:,} ranks x {batch_size:,}) is more than the "
+            f"{_MOST_ROWS:,} that can be counted over a run"
+        )
 
 
 def _with_separator(data: ShardSource, separator: int | None) -> ShardSource:

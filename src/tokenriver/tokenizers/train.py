@@ -52,6 +52,9 @@ _SENTENCEPIECE: dict[str, Any] = {
 _TOO_SMALL = re.compile(r"smaller than required_chars\. \d+ vs (\d+)")
 """What sentencepiece says, among other things, of a vocabulary that has no room for the texts' characters."""
 
+_MOST_IDS = 2**31 - 1
+"""What both trainers count with 32 bits."""
+
 _NOT_OVERRIDDEN = {"input", "sentence_iterator", "model_prefix", "model_writer", "vocab_size"}
 
 
@@ -96,6 +99,8 @@ def train_tokenizer(
         raise UsageError(f"tokenizer type {kind!r} is unknown; expected sp-bpe or byte-bpe")
     if vocab_size < least:
         raise UsageError(f"--vocab-size {vocab_size} is too small for {kind}; the bytes and control ids need {least}")
+    if vocab_size > _MOST_IDS:
+        raise UsageError(f"--vocab-size {vocab_size:,} is too large; ids are at most {_MOST_IDS:,}")
     if trainer_overrides and (kind != "sp-bpe" or set(trainer_overrides) & _NOT_OVERRIDDEN):
         wrong = ", ".join(sorted(set(trainer_overrides) & _NOT_OVERRIDDEN)) or "with byte-bpe"
         raise UsageError(f"trainer_overrides cannot be given {wrong}: where texts come from and go to is fixed here")
