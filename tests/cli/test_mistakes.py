@@ -197,6 +197,27 @@ def test_a_batch_of_more_ids_than_can_be_is_told(file: Path, capsys: pytest.Capt
         assert "is too large; together they are at most" in told(capsys, 2, *words, option, str(10**21))
 
 
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ([], "interrupted; the same command goes on from the last finished shard"),
+        (["--overwrite"], "interrupted; what --overwrite was to replace is still there, and the same command goes on"),
+    ],
+)
+@pytest.mark.usefixtures("here")
+def test_what_was_stopped_says_that_the_same_command_goes_on(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, more: list[str], expected: str
+) -> None:
+    def stopped(*_arguments: object, **_words: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("tokenriver.corpus.shards.write_corpus", stopped)
+    monkeypatch.setattr("tokenriver.building.build.build", stopped)
+    assert expected in told(capsys, 130, "corpus", "docs.jsonl", "--out", "o", *more)
+    assert expected in told(capsys, 130, "build", "docs.jsonl", "--tokenizer", "byte", "--out", "o", *more)
+    assert "the same command begins anew" in told(capsys, 130, "corpus", "docs.jsonl", "-", "--out", "o", *more)
+
+
 def test_memory_that_is_not_there_is_one_line(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

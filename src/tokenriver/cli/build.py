@@ -99,9 +99,7 @@ def build_command(
         summary = _build(inputs, tokenizer, out, options, quiet=quiet)
     except KeyboardInterrupt as stop:
         word, code = stop_of(stop)
-        goes_on = "the same command goes on from the last finished shard"
-        anew = "what --overwrite was to replace is still there, and the same command begins anew"
-        raise StoppedError(f"{word}; {anew if overwrite else goes_on}", code) from None
+        raise StoppedError(f"{word}; {how_to_go_on(overwrite=overwrite)}", code) from None
     if as_json:
         _print_json(summary)
     elif not quiet:
@@ -116,6 +114,12 @@ def _build(inputs: list[str], tokenizer: str, out: str, options: dict[str, Any],
     total = sum(source.n_bytes or 0 for source in find_sources(inputs)) if not quiet else 0
     with Progress(total or None, label="building", quiet=quiet) as progress:
         return build(inputs, tokenizer=tokenizer, out=out, progress=progress, **options)
+
+
+def how_to_go_on(*, overwrite: bool, anew: bool = False) -> str:
+    """What the same command does after a stop; `anew` where what was finished cannot be gone on with."""
+    kept = "what --overwrite was to replace is still there, and " if overwrite else ""
+    return f"{kept}the same command {'begins anew' if anew else 'goes on from the last finished shard'}"
 
 
 def unescaped(separator: str | None) -> str | None:

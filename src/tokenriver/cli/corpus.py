@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tokenriver.cli.build import unescaped
+from tokenriver.cli.build import how_to_go_on, unescaped
+from tokenriver.cli.stopping import StoppedError, stop_of
 from tokenriver.files import human_bytes, human_count
 
 if TYPE_CHECKING:
@@ -60,18 +61,13 @@ def corpus_command(
     total = sum(source.n_bytes or 0 for source in find_sources(inputs)) if not quiet else 0
     words: dict[str, Any] = {"format": file_format, "name": name, "version": version, "split": split}
     words |= {"engine": engine, "ray_address": ray_address}
-    with Progress(total or None, label="writing the corpus", quiet=quiet) as progress:
-        summary = write_corpus(
-            inputs,
-            out,
-            options=options,
-            workers=workers,
-            overwrite=overwrite,
-            restart=restart,
-            staging=staging,
-            progress=progress.update,
-            **words,
-        )
+    words |= {"options": options, "workers": workers, "overwrite": overwrite, "restart": restart, "staging": staging}
+    try:
+        with Progress(total or None, label="writing the corpus", quiet=quiet) as progress:
+            summary = write_corpus(inputs, out, progress=progress.update, **words)
+    except KeyboardInterrupt as stop:
+        word, code = stop_of(stop)
+        raise StoppedError(f"{word}; {how_to_go_on(overwrite=overwrite, anew='-' in inputs)}", code) from None
     if as_json:
         _print_json(summary)
     elif not quiet:
