@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch")
 
 
 def test_the_mask_allows_what_is_earlier_in_the_same_document(tmp_path: Path) -> None:
-    from tokenriver.loader.torch import position_ids
+    from tokenriver.loader.document_masks import position_ids
     from tokenriver.torch import document_mask, document_mask_mod, to_device
 
     paths, _ = write_documents(tmp_path, [3, 5, 1, 20, 4, 2, 2])

@@ -1,4 +1,4 @@
-"""For PyTorch: a data set for its DataLoader, and batches on a device by one copy. The only module that imports torch.
+"""For PyTorch: a data set for its DataLoader, and batches on a device by one copy.
 
 `tokenriver.torch` is this module.
 """
@@ -10,38 +10,26 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
+from torch.utils.data import IterableDataset, get_worker_info
 
-from tokenriver.errors import MissingDependencyError, ResumeError, UsageError
+from tokenriver.errors import ResumeError, UsageError
 from tokenriver.loader.arguments import NO_EPOCHS, optional_whole, plain, whole
 from tokenriver.loader.batch import Batch, Marks, Raw
+from tokenriver.loader.document_masks import position_ids
 from tokenriver.loader.iteration import Iteration, WholeBatches
 from tokenriver.loader.prepared import Prepared
 from tokenriver.loader.rows import Rows
 from tokenriver.loader.train import TrainLoader
 
-try:
-    import torch
-    from torch.utils.data import IterableDataset, get_worker_info
-except ImportError as error:
-    raise MissingDependencyError("PyTorch is not installed: pip install 'tokenriver[torch]'") from error
-
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Iterator, Mapping
 
     from numpy.typing import NDArray
 
     from tokenriver.loader.assembly import Item
-__all__ = [
-    "TensorBatch",
-    "TrainDataset",
-    "document_ids",
-    "document_mask",
-    "document_mask_mod",
-    "from_ids",
-    "position_ids",
-    "to_device",
-    "widen",
-]
+
+__all__ = ["TensorBatch", "TrainDataset", "from_ids", "to_device", "widen"]
 
 IGNORED = -100
 """Target of a padded row: what torch's cross_entropy leaves out by default."""
@@ -265,35 +253,6 @@ class _Staged(Iteration[Marks]):
         mask, lengths = (None if m is None else torch.from_numpy(m).to(self._device) for m in marks)
         places = None if lengths is None else position_ids(lengths, inputs.shape)
         return TensorBatch(inputs, targets, raw.epoch, raw.step, mask, lengths, places)
-
-
-def position_ids(cu_seqlens: torch.Tensor, shape: torch.Size) -> torch.Tensor:
-    """Position of each input in its document, int32 of `shape` [B, T], from the borders, on their device."""
-    every = torch.arange(shape.numel(), dtype=torch.int32, device=cu_seqlens.device)
-    begins = cu_seqlens[torch.searchsorted(cu_seqlens, every, right=True) - 1]
-    return (every - begins).view(shape)
-
-
-def document_ids(position_ids: torch.Tensor) -> torch.Tensor:
-    """Which piece of its row each input belongs to, int64 [B, T], from position ids that restart at each document."""
-    return (position_ids == 0).cumsum(1)
-
-
-def document_mask(position_ids: torch.Tensor) -> torch.Tensor:
-    """Causal attention within documents for scaled_dot_product_attention, bool [B, 1, T, T], True where allowed."""
-    ids = document_ids(position_ids)
-    causal = torch.ones(ids.shape[1], ids.shape[1], dtype=torch.bool, device=ids.device).tril()
-    return ((ids[:, :, None] == ids[:, None, :]) & causal)[:, None]
-
-
-def document_mask_mod(position_ids: torch.Tensor) -> Callable[..., torch.Tensor]:
-    """The same for FlexAttention: a mask_mod (batch, head, query, key) for create_block_mask(mod, B, None, T, T)."""
-    ids = document_ids(position_ids)
-
-    def allowed(b: torch.Tensor, _h: torch.Tensor, q: torch.Tensor, k: torch.Tensor) -> torch.Tensor:
-        return (q >= k) & (ids[b, q] == ids[b, k])
-
-    return allowed
 
 
 def widen(ids: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
