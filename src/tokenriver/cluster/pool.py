@@ -122,6 +122,11 @@ class TaskPool:
         task = self._running.pop(ref)
         try:
             outcome: Outcome = self.session.ray.get(ref)
+        except self.session.ray.exceptions.LocalRayletDiedError as error:
+            raise ClusterError(
+                f"{task.what}: Ray's node on this machine (raylet) has ended; the same command goes on from what is "
+                "finished"
+            ) from error
         except self.session.ray.exceptions.RayError as error:
             reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
             raise ClusterError(

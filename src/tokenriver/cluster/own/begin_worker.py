@@ -73,6 +73,8 @@ def _begin() -> None:
     sys.argv = [one for one in arguments if not one.startswith(_TOLD_TO_SETUP)]
     if place is not None and _is_forked(sys.argv, place):
         return
+    if os.getppid() != node:  # it has ended meanwhile: a worker would make its folder again, to tell that
+        return
     gc.set_threshold(OBJECTS)
     sys.path[0] = os.path.dirname(sys.argv[0])  # noqa: PTH120 - as if the interpreter had been given the worker itself
     import runpy
