@@ -234,6 +234,36 @@ with begun_ahead(Path({folder!r}), partial(time.sleep, 120)):
 """
 
 
+def test_two_threads_take_turns_and_a_callers_connection_is_for_all(monkeypatch):
+    pytest.importorskip("ray")
+    there, order, first_is_in = [], [], threading.Event()
+    ray = SimpleNamespace(is_initialized=lambda: bool(there), shutdown=there.clear)
+    monkeypatch.setattr(session, "_import_ray", lambda: ray)
+    monkeypatch.setattr(session, "check_answers", lambda _address: None)
+    monkeypatch.setattr(session, "_connect", lambda *_: there.append("ours"))
+
+    def second():
+        first_is_in.wait()
+        with session.open_session("auto", cpus=1):
+            order.append("second")
+
+    thread = threading.Thread(target=second)
+    thread.start()
+    with session.open_session("auto", cpus=1):
+        first_is_in.set()
+        with session.open_session("auto", cpus=1):  # as a build does, while its workers get ready
+            thread.join(0.2)
+        order.append("first")
+    thread.join()
+    assert (order, there) == (["first", "second"], [])
+    there.append("the caller's")
+    with session.open_session("auto", cpus=1):
+        thread = threading.Thread(target=second)
+        thread.start()
+        thread.join()
+    assert (order[2:], there) == (["second"], ["the caller's"])
+
+
 def open_own():
     return session.open_session(None, cpus=1)
 

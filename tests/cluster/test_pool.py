@@ -92,3 +92,20 @@ def test_a_task_that_has_just_ended_is_not_cancelled():
     session.cancel(["one", "two", "three"], wait=5)
     session.cancel([], wait=5)
     assert cancelled == ["one", "three"]
+
+
+def test_why_a_task_has_no_outcome_is_told_in_one_line():
+    ray = pytest.importorskip("ray")
+    from ray import exceptions
+
+    missing = exceptions.RayTaskError(
+        "_run", "\x1b[36mray::_run()\x1b[39m (pid=7)\nModuleNotFoundError: No module 'x'", None
+    )
+    said = pool_module._lost(ray, missing)
+    assert said.startswith("a worker could not run this task (ModuleNotFoundError: No module 'x'); every node needs ")
+    assert pool_module._lost(ray, exceptions.LocalRayletDiedError()).startswith(
+        "Ray's node on this machine (raylet) has"
+    )
+    lost = pool_module._lost(ray, exceptions.WorkerCrashedError())
+    assert lost.startswith("the cluster lost this task 6 times or cannot run it (WorkerCrashedError: ")
+    assert "\n" not in said + lost

@@ -110,23 +110,35 @@ def open_session(address: str | None, *, cpus: int, ahead: Callable[[], object] 
 
     `ahead` is called before the first worker of such a cluster is there, for all of them: a function of a module, or a
     partial of one, that imports and loads what tasks will need, and begins no thread.
-    A connection that the caller has already is used and left alone. Nothing of the caller is changed: environment,
+    A connection that the caller has already is used and left alone; one that another thread's build has begun is waited
+    for, since a process can have but one. Nothing of the caller is changed: environment,
     signal handlers and loggers are as before when the context ends. Raises UsageError without Ray, ClusterError when
     no cluster answers.
     """
     _check_current_folder()
-    if "ray" in sys.modules and (ray := _import_ray()).is_initialized():
-        yield Session(ray)
-    elif address is None:
-        with own_folder() as folder, begun_ahead(folder, ahead) as parent:
-            ray = _import_ray()
-            with _connected(ray, None, cpus, parent, folder):
-                yield Session(ray)
-    else:
-        ray = _import_ray()
-        check_answers(address)
-        with _connected(ray, address, cpus):
+    with ExitStack() as held:
+        held.enter_context(_one)
+        if "ray" in sys.modules and (ray := _import_ray()).is_initialized():
+            if not _connections:  # the caller's, for all threads
+                held.close()
             yield Session(ray)
+        elif address is None:
+            with own_folder() as folder, begun_ahead(folder, ahead) as parent:
+                ray = _import_ray()
+                with _connected(ray, None, cpus, parent, folder):
+                    yield Session(ray)
+        else:
+            ray = _import_ray()
+            check_answers(address)
+            with _connected(ray, address, cpus):
+                yield Session(ray)
+
+
+_one = threading.RLock()
+"""A process has one connection: another thread waits until the one that a build has begun has ended."""
+
+_connections: list[str | None] = []
+"""The address of that, if there is one."""
 
 
 @contextmanager
@@ -138,9 +150,11 @@ def _connected(
             own.enter_context(own_token(ray))
             own.enter_context(without_addons())
         try:
+            _connections.append(address)
             _connect(ray, address, cpus, parent, folder)
             yield
         finally:
+            _connections.clear()
             if parent is not None:
                 parent.let_go()
             ray.shutdown()
