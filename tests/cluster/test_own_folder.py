@@ -11,7 +11,7 @@ import forked
 import pytest
 
 from tokenriver import ClusterError
-from tokenriver.cluster.own import folder, token
+from tokenriver.cluster.own import folder, secret
 
 ONLY = pytest.mark.skipif(os.name != "posix", reason="locks and sockets of POSIX")
 
@@ -94,15 +94,15 @@ def test_a_cluster_has_a_token_of_its_own_and_the_callers_is_as_before(monkeypat
 
     monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
     monkeypatch.setenv("RAY_AUTH_TOKEN", "the caller's")
-    with token.own_token(ray()):
+    with secret.own_token(ray()):
         assert os.environ["RAY_AUTH_MODE"] == "token"
         assert len(os.environ["RAY_AUTH_TOKEN"]) == 64
         own = os.environ["RAY_AUTH_TOKEN"]
     assert said == [own, "forgotten", "the caller's", "forgotten"]
     assert "RAY_AUTH_MODE" not in os.environ
     monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
-    with token.own_token(ray()):
+    with secret.own_token(ray()):
         assert os.environ["RAY_AUTH_TOKEN"] == "the caller's"
     monkeypatch.delenv("RAY_AUTH_MODE")
-    with token.own_token(SimpleNamespace(_raylet=None)):
+    with secret.own_token(SimpleNamespace(_raylet=None)):
         assert os.environ["RAY_AUTH_TOKEN"] == "the caller's", "a Ray without tokens"

@@ -11,6 +11,7 @@ from inline_pool import InlineSession
 
 from tokenriver.cluster import pool as pool_module
 from tokenriver.cluster.pool import TaskPool, _Task
+from tokenriver.cluster.searched import searched_as_here
 from tokenriver.cluster.session import Session
 from tokenriver.cluster.shared import PARTS, attempt_path, node_of_attempt
 
@@ -109,3 +110,15 @@ def test_why_a_task_has_no_outcome_is_told_in_one_line():
     lost = pool_module._lost(ray, exceptions.WorkerCrashedError())
     assert lost.startswith("the cluster lost this task 6 times or cannot run it (WorkerCrashedError: ")
     assert "\n" not in said + lost
+
+
+def test_workers_search_for_modules_where_their_driver_does(tmp_path, monkeypatch):
+    pytest.importorskip("ray")
+    from ray.job_config import JobConfig
+
+    monkeypatch.syspath_prepend(str(tmp_path / "script"))
+    job = JobConfig()
+    job._py_driver_sys_path.extend([str(tmp_path / "script"), str(tmp_path)])
+    with searched_as_here():
+        job._serialize()
+    assert job._py_driver_sys_path == [str(tmp_path / "script")]

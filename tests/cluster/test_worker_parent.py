@@ -40,6 +40,7 @@ def see():
         "raylet": os.environ["RAY_RAYLET_PID"] in parent,
         "set": [os.environ.get("OPENBLAS_NUM_THREADS"), os.environ.get("HERE"), os.getcwd()],
         "score": int(open("/proc/self/oom_score_adj").read()),
+        "searched": os.getcwd() in sys.path,
         "names": os.urandom(8).hex() + __import__("ray").ObjectID.from_random().hex(),
     }
 
@@ -50,6 +51,7 @@ def seen(ahead):
             found = session.ray.get([session.ray.remote(see).remote() for _ in range(2)])
     return [found, [str(one.message) for one in said]]
 os.environ["HERE"] = "yes"
+sys.path.remove("")  # as for a command
 """
 
 
@@ -78,6 +80,7 @@ def test_workers_are_forked_and_are_what_ray_would_have_begun(tmp_path, monkeypa
         assert found["named"]
         assert found["group"]
         assert found["deaf"]
+        assert not found["searched"], "a module of any name may lie in the current folder"
         assert found["set"] == [None, "yes", str(tmp_path)]
         assert found["score"] == usual[0][0]["score"]
     assert len({found["pid"] for found in ours[0]}) == len({found["names"] for found in ours[0]}) == 2

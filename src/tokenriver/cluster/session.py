@@ -17,7 +17,8 @@ from tokenriver.cluster.own.folder import own_folder
 from tokenriver.cluster.own.forking import WorkerParent, begun_ahead
 from tokenriver.cluster.own.node import can_be_lean, init_lean, replaced, without_addons
 from tokenriver.cluster.own.postponed import UNUSED, postponed
-from tokenriver.cluster.own.token import own_token
+from tokenriver.cluster.own.secret import own_token
+from tokenriver.cluster.searched import searched_as_here
 from tokenriver.cluster.shared import not_shared, place_probe, probe_problem
 from tokenriver.errors import ClusterError, UsageError
 
@@ -145,7 +146,7 @@ _connections: list[str | None] = []
 def _connected(
     ray: Any, address: str | None, cpus: int, parent: WorkerParent | None = None, folder: Path | None = None
 ) -> Iterator[None]:
-    with _kept_environment(), _without_chatter(), ExitStack() as own:
+    with _kept_environment(), _without_chatter(), searched_as_here(), ExitStack() as own:
         if address is None:
             own.enter_context(own_token(ray))
             own.enter_context(without_addons())
