@@ -51,7 +51,6 @@ def seen(ahead):
             found = session.ray.get([session.ray.remote(see).remote() for _ in range(2)])
     return [found, [str(one.message) for one in said]]
 os.environ["HERE"] = "yes"
-sys.path.remove("")  # as for a command
 """
 
 
