@@ -59,6 +59,20 @@ def test_there_are_as_many_places_as_cpus_and_each_is_free_again_when_its_proces
         assert taken()[1] == b"True\n"
 
 
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_worker_that_is_not_forked_begins_by_itself_unless_its_node_has_ended(tmp_path, ended):
+    worker, ran = tmp_path / "worker.py", tmp_path / "ran"
+    worker.write_text(f"open({str(ran)!r}, 'w').close()")
+    environment = {
+        **with_source(),
+        begin_worker.PLACES: f"1:{tmp_path}",
+        begin_worker.PARENT: str(tmp_path / "no-socket"),
+        "RAY_RAYLET_PID": "1" if ended else str(os.getpid()),
+    }
+    subprocess.run([sys.executable, begin_worker.__file__, str(worker)], env=environment, check=True)
+    assert ran.exists() is not ended
+
+
 def test_what_stands_in_for_an_agent_ends_with_its_parent():
     parent = (
         "import os, subprocess, sys\n"
