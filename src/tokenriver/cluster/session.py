@@ -112,8 +112,8 @@ def open_session(address: str | None, *, cpus: int, ahead: Callable[[], object] 
     `ahead` is called before the first worker of such a cluster is there, for all of them: a function of a module, or a
     partial of one, that imports and loads what tasks will need, and begins no thread.
     A connection that the caller has already is used and left alone; one that another thread's build has begun is waited
-    for, since a process can have but one. Nothing of the caller is changed: environment, signal handlers and loggers are
-    as before when the context ends. Raises UsageError without Ray, ClusterError when no cluster answers.
+    for, since a process can have but one. Nothing of the caller is changed: environment, signal handlers and loggers
+    are as before when the context ends. Raises UsageError without Ray, ClusterError when no cluster answers.
     """
     _check_current_folder()
     with ExitStack() as held:
