@@ -3,9 +3,18 @@
 from __future__ import annotations
 
 import os
+import tempfile
 import warnings
+from pathlib import Path
 
 import pytest
+
+
+@pytest.fixture
+def short_folder():
+    """A folder whose name leaves room for a socket's; `tmp_path` may not."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        yield Path(folder)
 
 
 @pytest.fixture(scope="session")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -56,6 +57,20 @@ def test_there_are_as_many_places_as_cpus_and_each_is_free_again_when_its_proces
         assert [said for _, said in found] == [b"True\n", b"True\n", b"False\n"], "two of three"
         found[0][0].communicate()
         assert taken()[1] == b"True\n"
+
+
+@pytest.mark.parametrize("ended", [False, True])
+def test_a_worker_that_is_not_forked_begins_by_itself_unless_its_node_has_ended(tmp_path, ended):
+    worker, ran = tmp_path / "worker.py", tmp_path / "ran"
+    worker.write_text(f"open({str(ran)!r}, 'w').close()")
+    environment = {
+        **with_source(),
+        begin_worker.PLACES: f"1:{tmp_path}",
+        begin_worker.PARENT: str(tmp_path / "no-socket"),
+        "RAY_RAYLET_PID": "1" if ended else str(os.getpid()),
+    }
+    subprocess.run([sys.executable, begin_worker.__file__, str(worker)], env=environment, check=True)
+    assert ran.exists() is not ended
 
 
 def test_what_stands_in_for_an_agent_ends_with_its_parent():
@@ -124,9 +139,16 @@ print(json.dumps([seen, before == dict(os.environ), [p.pid for p in psutil.Proce
 def test_a_build_begins_no_process_that_it_does_not_need_and_leaves_none(tmp_path):
     pytest.importorskip("ray")
     source = write_jsonl(tmp_path / "docs.jsonl", make_texts(200))
-    done = forked.run(BUILT.format(source=str(source), out=str(tmp_path / "ray")), env=cluster_environment())
+    (tmp_path / ("long" * 30)).mkdir()
+    environment = {"TMPDIR": str(tmp_path / ("long" * 30)), "RAY_ADDRESS": "", "HOME": str(tmp_path / "home")}
+    done = forked.run(BUILT.format(source=str(source), out=str(tmp_path / "ray")), env=environment)
     assert done.returncode == 0, done.stderr
     seen, kept, left = json.loads(done.stdout.splitlines()[-1])
+    (folder,) = {found.group() for one in seen if (found := re.search(r"/[^= ]*/tokenriver-ray-\w+", one))}
+    assert not os.path.exists(folder)  # noqa: PTH110
+    assert not (tmp_path / "home").exists()
+    assert not list((tmp_path / ("long" * 30)).iterdir())
+    assert any("--node-ip-address=127.0.0.1" in one for one in seen), "nobody else can reach it"
     kinds = {"worker_parent": 0, "gcs_server": 0, "raylet/raylet": 0, "stand_in": 0, "ray::": 0, "begin_worker": 0}
     for command in seen:
         kind = next((kind for kind in kinds if kind in command), None)
@@ -171,15 +193,23 @@ def test_ray_takes_no_signal_while_it_begins(monkeypatch):
     assert seen == [before]
 
 
-def test_a_folder_of_too_long_a_name_for_sockets_is_told_with_what_helps(monkeypatch):
+def test_whatever_ray_raises_while_it_begins_is_one_error(monkeypatch):
     ray = pytest.importorskip("ray")
 
     def begin(*_, **__):
-        raise OSError("AF_UNIX path length cannot exceed 107 bytes: /long/plasma_store")
+        raise Exception("The current node timed out during startup.\nmore")
 
     monkeypatch.setattr(session, "_begin_here", begin)
-    with pytest.raises(ClusterError, match=r"plasma_store\); set RAY_TMPDIR to a folder of a shorter name$"):
+    with pytest.raises(ClusterError, match=r"be started here \(The current node timed out during startup\.\); "):
         session._connect(ray, None, 1)
+
+
+def test_a_current_folder_that_is_gone_is_told(tmp_path, monkeypatch):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    with pytest.raises(ClusterError, match="needs the current folder, which is not there any more"), open_own():
+        pass
 
 
 @pytest.mark.slow
@@ -196,9 +226,9 @@ def test_nothing_is_left_of_a_cluster_whose_driver_is_stopped(tmp_path, kind):
 
 
 @pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_what_workers_would_be_forked_from_ends_with_its_driver_also_while_it_loads(kind):
+def test_what_workers_would_be_forked_from_ends_with_its_driver_also_while_it_loads(kind, short_folder):
     pytest.importorskip("ray")
-    with forked.start(LOADS) as driver:
+    with forked.start(LOADS.format(folder=str(short_folder))) as driver:
         wait_until(lambda: driver.stdout.endswith("\n") or driver.poll() is not None)
         pids = [int(pid) for pid in driver.stdout.split()]
         assert len(pids) == 1, driver.stderr
@@ -210,11 +240,46 @@ def test_what_workers_would_be_forked_from_ends_with_its_driver_also_while_it_lo
 LOADS = """
 import psutil, time, threading
 from functools import partial
+from pathlib import Path
 from tokenriver.cluster.own.forking import begun_ahead
-with begun_ahead(partial(time.sleep, 120)):
+with begun_ahead(Path({folder!r}), partial(time.sleep, 120)):
     print(*(p.pid for p in psutil.Process().children(recursive=True)), flush=True)
     threading.Event().wait()
 """
+
+
+def test_two_threads_take_turns_and_a_callers_connection_is_for_all(monkeypatch):
+    pytest.importorskip("ray")
+    there, order, first_is_in = [], [], threading.Event()
+    ray = SimpleNamespace(is_initialized=lambda: bool(there), shutdown=there.clear)
+    monkeypatch.setattr(session, "_import_ray", lambda: ray)
+    monkeypatch.setattr(session, "check_answers", lambda _address: None)
+    monkeypatch.setattr(session, "_connect", lambda *_: there.append("ours"))
+
+    def second():
+        first_is_in.wait()
+        with session.open_session("auto", cpus=1):
+            order.append("second")
+
+    thread = threading.Thread(target=second)
+    thread.start()
+    with session.open_session("auto", cpus=1):
+        first_is_in.set()
+        with session.open_session("auto", cpus=1):  # as a build does, while its workers get ready
+            thread.join(0.2)
+        order.append("first")
+    thread.join()
+    assert (order, there) == (["first", "second"], [])
+    there.append("the caller's")
+    with session.open_session("auto", cpus=1):
+        thread = threading.Thread(target=second)
+        thread.start()
+        thread.join()
+    assert (order[2:], there) == (["second"], ["the caller's"])
+
+
+def open_own():
+    return session.open_session(None, cpus=1)
 
 
 def with_source():

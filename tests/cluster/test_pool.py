@@ -11,6 +11,7 @@ from inline_pool import InlineSession
 
 from tokenriver.cluster import pool as pool_module
 from tokenriver.cluster.pool import TaskPool, _Task
+from tokenriver.cluster.searched import searched_as_here
 from tokenriver.cluster.session import Session
 from tokenriver.cluster.shared import PARTS, attempt_path, node_of_attempt
 
@@ -92,3 +93,32 @@ def test_a_task_that_has_just_ended_is_not_cancelled():
     session.cancel(["one", "two", "three"], wait=5)
     session.cancel([], wait=5)
     assert cancelled == ["one", "three"]
+
+
+def test_why_a_task_has_no_outcome_is_told_in_one_line():
+    ray = pytest.importorskip("ray")
+    from ray import exceptions
+
+    missing = exceptions.RayTaskError(
+        "_run", "\x1b[36mray::_run()\x1b[39m (pid=7)\nModuleNotFoundError: No module 'x'", None
+    )
+    said = pool_module._lost(ray, missing)
+    assert said.startswith("a worker could not run this task (ModuleNotFoundError: No module 'x'); every node needs ")
+    assert pool_module._lost(ray, exceptions.LocalRayletDiedError()).startswith(
+        "Ray's node on this machine (raylet) has"
+    )
+    lost = pool_module._lost(ray, exceptions.WorkerCrashedError())
+    assert lost.startswith("the cluster lost this task 6 times or cannot run it (WorkerCrashedError: ")
+    assert "\n" not in said + lost
+
+
+def test_workers_search_for_modules_where_their_driver_does(tmp_path, monkeypatch):
+    pytest.importorskip("ray")
+    from ray.job_config import JobConfig
+
+    monkeypatch.syspath_prepend(str(tmp_path / "script"))
+    job = JobConfig()
+    job._py_driver_sys_path.extend([str(tmp_path / "script"), str(tmp_path)])
+    with searched_as_here():
+        job._serialize()
+    assert job._py_driver_sys_path == [str(tmp_path / "script")]

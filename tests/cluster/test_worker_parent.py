@@ -40,6 +40,7 @@ def see():
         "raylet": os.environ["RAY_RAYLET_PID"] in parent,
         "set": [os.environ.get("OPENBLAS_NUM_THREADS"), os.environ.get("HERE"), os.getcwd()],
         "score": int(open("/proc/self/oom_score_adj").read()),
+        "searched": os.getcwd() in sys.path,
         "names": os.urandom(8).hex() + __import__("ray").ObjectID.from_random().hex(),
     }
 
@@ -78,6 +79,7 @@ def test_workers_are_forked_and_are_what_ray_would_have_begun(tmp_path, monkeypa
         assert found["named"]
         assert found["group"]
         assert found["deaf"]
+        assert not found["searched"], "a module of any name may lie in the current folder"
         assert found["set"] == [None, "yes", str(tmp_path)]
         assert found["score"] == usual[0][0]["score"]
     assert len({found["pid"] for found in ours[0]}) == len({found["names"] for found in ours[0]}) == 2
@@ -161,22 +163,26 @@ def test_a_request_that_breaks_off_is_none(message):
         assert ours.fileno() == -1
 
 
-def test_there_is_none_where_a_socket_cannot_be_or_ray_is_missing(tmp_path, monkeypatch):
-    with monkeypatch.context() as patch:
-        patch.setattr(forking.tempfile, "tempdir", str(tmp_path / ("d" * 120)))
-        (tmp_path / ("d" * 120)).mkdir()
-        with forking.begun_ahead(None) as parent:
-            assert parent is None
+def test_there_is_none_where_a_socket_cannot_be_or_ray_is_missing(tmp_path, monkeypatch, short_folder):
+    (tmp_path / ("d" * 120)).mkdir()
+    with forking.begun_ahead(tmp_path / ("d" * 120), None) as parent:
+        assert parent is None
     monkeypatch.setattr(forking.importlib.util, "find_spec", lambda _name: None)
-    with forking.begun_ahead(None) as parent:
+    with forking.begun_ahead(short_folder, None) as parent:
         assert parent is None
 
 
-def test_ending_it_while_it_loads_is_no_failure():
+def test_ending_it_while_it_loads_is_no_failure(short_folder):
     pytest.importorskip("ray")
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
-    with forking.begun_ahead(partial(time.sleep, 120)) as parent:
+    with forking.begun_ahead(short_folder, partial(time.sleep, 120)) as parent:
         assert parent is not None
         assert os.path.exists(parent.path)  # noqa: PTH110
-    assert not os.path.exists(parent.path)  # noqa: PTH110
     assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before
+
+
+def test_one_that_was_told_to_end_with_its_driver_has_not_failed(short_folder):
+    pytest.importorskip("ray")
+    with forking.begun_ahead(short_folder, partial(time.sleep, 120)) as parent:
+        parent._process.send_signal(signal.SIGTERM)  # as the whole group, or all of a job's processes, get it
+        parent._process.wait()

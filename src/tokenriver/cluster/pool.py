@@ -123,11 +123,7 @@ class TaskPool:
         try:
             outcome: Outcome = self.session.ray.get(ref)
         except self.session.ray.exceptions.RayError as error:
-            reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-            raise ClusterError(
-                f"{task.what}: the cluster lost this task {_RETRIES + 1} times or cannot run it "
-                f"({type(error).__name__}: {reason}); the same command goes on from what is finished"
-            ) from error
+            raise ClusterError(f"{task.what}: {_lost(self.session.ray, error)}") from error
         self._seconds.setdefault(task.kind, []).append(outcome.seconds)
         return task.kind, task.key, outcome
 
@@ -172,6 +168,19 @@ class TaskPool:
         for ref in gone:
             del self._running[ref]
         self.session.cancel(gone, wait=_CANCEL_SECONDS)
+
+
+def _lost(ray: Any, error: Exception) -> str:
+    """Why a task has no outcome, in one line, and what to do."""
+    lines = [line for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    first, last, kind = lines[0].strip(), lines[-1].strip(), type(error).__name__
+    if isinstance(error, ray.exceptions.RayTaskError):  # of what is beside `_run`, which gives back what tasks raise
+        tip = "every node needs tokenriver, and what it needs, in the version that is here"
+        return f"a worker could not run this task ({last}); {tip}"
+    goes_on = "the same command goes on from what is finished"
+    if isinstance(error, ray.exceptions.LocalRayletDiedError):
+        return f"Ray's node on this machine (raylet) has ended; {goes_on}"
+    return f"the cluster lost this task {_RETRIES + 1} times or cannot run it ({kind}: {first}); {goes_on}"
 
 
 def _run(

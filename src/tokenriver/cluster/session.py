@@ -6,26 +6,28 @@ import gc
 import logging
 import os
 import signal
-import socket
 import sys
 import threading
 import warnings
-from contextlib import contextmanager, nullcontext, suppress
-from pathlib import Path
+from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
+from tokenriver.cluster.address import check_answers, no_cluster
+from tokenriver.cluster.own.folder import own_folder
 from tokenriver.cluster.own.forking import WorkerParent, begun_ahead
 from tokenriver.cluster.own.node import can_be_lean, init_lean, replaced, without_addons
 from tokenriver.cluster.own.postponed import UNUSED, postponed
+from tokenriver.cluster.own.secret import own_token
+from tokenriver.cluster.searched import searched_as_here
 from tokenriver.cluster.shared import not_shared, place_probe, probe_problem
 from tokenriver.errors import ClusterError, UsageError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 __all__ = ["Session", "open_session"]
 
-_ANSWER_SECONDS = 10.0
 _MOST_BEFOREHAND = 256
 _LOOK_SECONDS = 10.0
 """How long a node looks for the probe: a network file system may show a new file a few seconds late."""
@@ -109,32 +111,63 @@ def open_session(address: str | None, *, cpus: int, ahead: Callable[[], object] 
 
     `ahead` is called before the first worker of such a cluster is there, for all of them: a function of a module, or a
     partial of one, that imports and loads what tasks will need, and begins no thread.
-    A connection that the caller has already is used and left alone. Nothing of the caller is changed: environment,
-    signal handlers and loggers are as before when the context ends. Raises UsageError without Ray, ClusterError when
-    no cluster answers.
+    A connection that the caller has already is used and left alone; one that another thread's build has begun is waited
+    for, since a process can have but one. Nothing of the caller is changed: environment, signal handlers and loggers
+    are as before when the context ends. Raises UsageError without Ray, ClusterError when no cluster answers.
     """
-    if "ray" in sys.modules and (ray := _import_ray()).is_initialized():
-        yield Session(ray)
-        return
-    with begun_ahead(ahead) if address is None else nullcontext() as parent:
-        ray = _import_ray()
-        with _connected(ray, address, cpus, parent):
+    _check_current_folder()
+    with ExitStack() as held:
+        held.enter_context(_one)
+        if "ray" in sys.modules and (ray := _import_ray()).is_initialized():
+            if not _connections:  # the caller's, for all threads
+                held.close()
             yield Session(ray)
+        elif address is None:
+            with own_folder() as folder, begun_ahead(folder, ahead) as parent:
+                ray = _import_ray()
+                with _connected(ray, None, cpus, parent, folder):
+                    yield Session(ray)
+        else:
+            ray = _import_ray()
+            check_answers(address)
+            with _connected(ray, address, cpus):
+                yield Session(ray)
+
+
+_one = threading.RLock()
+"""A process has one connection: another thread waits until the one that a build has begun has ended."""
+
+_connections: list[str | None] = []
+"""The address of that, if there is one."""
 
 
 @contextmanager
-def _connected(ray: Any, address: str | None, cpus: int, parent: WorkerParent | None) -> Iterator[None]:
-    if address is not None:
-        _check_answers(address)
-    own = without_addons() if address is None else nullcontext()
-    with _kept_environment(), _without_chatter(), own:
+def _connected(
+    ray: Any, address: str | None, cpus: int, parent: WorkerParent | None = None, folder: Path | None = None
+) -> Iterator[None]:
+    with _kept_environment(), _without_chatter(), searched_as_here(), ExitStack() as own:
+        if address is None:
+            own.enter_context(own_token(ray))
+            own.enter_context(without_addons())
         try:
-            _connect(ray, address, cpus, parent)
+            _connections.append(address)
+            _connect(ray, address, cpus, parent, folder)
             yield
         finally:
+            _connections.clear()
             if parent is not None:
                 parent.let_go()
             ray.shutdown()
+
+
+def _check_current_folder() -> None:
+    """ClusterError without one: Ray, and what it starts, want to know theirs."""
+    try:
+        os.getcwd()  # noqa: PTH109 - what pathlib asks
+    except OSError as error:
+        raise ClusterError(
+            f"--engine ray needs the current folder, which is not there any more ({error.strerror}); change to another"
+        ) from error
 
 
 def _import_ray() -> Any:
@@ -151,39 +184,9 @@ def _import_ray() -> Any:
     return ray
 
 
-def _check_answers(address: str) -> None:
-    """ClusterError when nobody listens at the address: Ray itself would try for minutes."""
-    if "://" in address:
-        raise UsageError(
-            f"--ray-address {address}: give the head's HOST:PORT, or auto, on a machine that sees the shared folder; "
-            "Ray Client is not for this"
-        )
-    found = address
-    if address == "auto":
-        note = Path(os.environ.get("RAY_TMPDIR", "/tmp")) / "ray" / "ray_current_cluster"  # where ray start leaves it
-        found = os.environ.get("RAY_ADDRESS") or (note.read_text().strip() if note.is_file() else "")
-    host, _, port = found.rpartition(":")
-    if not (host and port.isdigit()):
-        if address != "auto":
-            raise UsageError(f"--ray-address {address}: give the head's HOST:PORT, or auto")
-        return  # Ray knows other ways to find one, and fails at once without
-    try:
-        socket.create_connection((host.strip("[]"), int(port)), timeout=_ANSWER_SECONDS).close()
-    except OSError as error:
-        raise ClusterError(_no_cluster(address, f"{found}: {error.strerror or error}")) from error
-
-
-def _no_cluster(address: str | None, reason: str) -> str:
-    if address:
-        return (
-            f"no Ray cluster at --ray-address {address} ({reason}); start one with ray start --head, or leave "
-            "--ray-address out"
-        )
-    tip = "set RAY_TMPDIR to a folder of a shorter name" if "AF_UNIX" in reason else "--engine local needs none"
-    return f"no Ray cluster could be started here ({reason}); {tip}"
-
-
-def _connect(ray: Any, address: str | None, cpus: int, parent: WorkerParent | None = None) -> None:
+def _connect(
+    ray: Any, address: str | None, cpus: int, parent: WorkerParent | None = None, folder: Path | None = None
+) -> None:
     quiet: dict[str, Any] = {"log_to_driver": False, "configure_logging": False, "logging_level": logging.ERROR}
     handlers = {kind: signal.getsignal(kind) for kind in (signal.SIGINT, signal.SIGTERM)}
     logger = logging.getLogger("ray")
@@ -194,14 +197,18 @@ def _connect(ray: Any, address: str | None, cpus: int, parent: WorkerParent | No
         with warnings.catch_warnings(), _own_signals():
             warnings.simplefilter("ignore")
             if address is None:
-                problem = _begin_here(
-                    ray, parent, address="local", num_cpus=cpus, num_gpus=0, include_dashboard=False, **quiet
-                )
+                words = {
+                    "num_cpus": cpus,
+                    "num_gpus": 0,
+                    "include_dashboard": False,
+                    "_temp_dir": folder and str(folder),
+                }
+                problem = _begin_here(ray, parent, address="local", **words, **quiet)
             else:
                 ray.init(address=address, **quiet)
-    except (ConnectionError, RuntimeError, ValueError, OSError, ray.exceptions.RayError) as error:
+    except Exception as error:  # Ray raises all kinds, also Exception itself
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise ClusterError(_no_cluster(address, reason)) from error
+        raise ClusterError(no_cluster(address, reason)) from error
     finally:
         logger.setLevel(level)
         if threading.current_thread() is threading.main_thread():

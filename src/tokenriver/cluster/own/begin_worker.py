@@ -73,6 +73,8 @@ def _begin() -> None:
     sys.argv = [one for one in arguments if not one.startswith(_TOLD_TO_SETUP)]
     if place is not None and _is_forked(sys.argv, place):
         return
+    if os.getppid() != node:  # a worker would import, wait for its node for half a minute, and make its folder again
+        return
     gc.set_threshold(OBJECTS)
     sys.path[0] = os.path.dirname(sys.argv[0])  # noqa: PTH120 - as if the interpreter had been given the worker itself
     import runpy
@@ -87,7 +89,10 @@ def _is_forked(arguments: list[str], place: int) -> bool:
         return False
     from tokenriver.cluster.own.request import ask
 
-    return ask(path, arguments, place)
+    if ask(path, arguments, place):
+        return True
+    time.sleep(_LOOK_SECONDS)  # both may be ending with their driver: time to see it
+    return False
 
 
 if __name__ == "__main__":

@@ -9,7 +9,6 @@ import signal
 import socket
 import subprocess
 import sys
-import tempfile
 import warnings
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -62,8 +61,11 @@ class WorkerParent:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
-        if self._ended_with:
-            lines = self._said.read_text(errors="replace").split("\n")
+        if self._ended_with not in (None, 0, -signal.SIGTERM):  # that is for the whole group, or for a session's end
+            said = ""
+            with suppress(OSError):  # whoever cleans temporary folders was here
+                said = self._said.read_text(errors="replace")
+            lines = said.split("\n")
             reason = next((line for line in reversed(lines) if line.strip()), f"it ended with {self._ended_with}")
             warnings.warn(
                 "every worker of the cluster here has imported and loaded by itself, which takes longer, because the "
@@ -73,24 +75,24 @@ class WorkerParent:
 
 
 @contextmanager
-def begun_ahead(ahead: Callable[[], object] | None) -> Iterator[WorkerParent | None]:
+def begun_ahead(folder: Path, ahead: Callable[[], object] | None) -> Iterator[WorkerParent | None]:
     """Begin it, before anything else takes time. None where there can be none: workers begin as Ray begins them.
 
     It imports Ray and calls `ahead`: a function of a module, or a partial of one. It has ended when the context ends.
+    Its socket is in `folder`, which the cluster's own processes alone know.
     """
     if sys.platform != "linux" or importlib.util.find_spec("ray") is None:
         yield None
         return
-    with tempfile.TemporaryDirectory(prefix="tokenriver-", ignore_cleanup_errors=True) as folder:
-        parent = _begin(Path(folder))
-        if parent is None:
-            yield None
-            return
-        try:
-            parent.tell(pickle.dumps(ahead))
-            yield parent
-        finally:
-            parent.end()
+    parent = _begin(folder)
+    if parent is None:
+        yield None
+        return
+    try:
+        parent.tell(pickle.dumps(ahead))
+        yield parent
+    finally:
+        parent.end()
 
 
 def _begin(folder: Path) -> WorkerParent | None:

@@ -41,6 +41,8 @@ _PORTS = (
 _NO_PORT = -1
 """What Ray's agents themselves write where they serve nothing."""
 
+_LOOPBACK = "127.0.0.1"
+
 _AGENTS = ("--dashboard_agent_command=", "--runtime_env_agent_command=")
 _RUNTIME_ENVIRONMENT = ("RAY_RUNTIME_ENV_HOOK", "RAY_JOB_CONFIG_JSON_ENV_VAR")
 """Variables by which a caller gives tasks an environment of their own: an agent makes it."""
@@ -56,7 +58,7 @@ def can_be_lean(ray: Any) -> bool:
 
         wanted = worker._maybe_modify_runtime_env(None, _skip_env_hook=True)  # "uv run" has one
         parts = [getattr(node.Node, name) for name in ("start_api_server", "start_raylet", "kill_all_processes")]
-        parts += [services.start_ray_process, utils.get_dashboard_dependency_error]
+        parts += [services.start_ray_process, services.get_node_ip_address, utils.get_dashboard_dependency_error]
         parts += [ray._raylet.persist_port, RayParams.update]
         parts += [getattr(ray._raylet, name) for name in _PORTS]
     except (ImportError, AttributeError, TypeError):
@@ -67,13 +69,17 @@ def can_be_lean(ray: Any) -> bool:
 def init_lean(ray: Any, *, parent: str = "", **words: Any) -> None:
     """`ray.init` with a node of gcs_server, raylet and workers alone. Raises what it raises, then nothing is left.
 
-    `parent`: the socket of the process from which workers are forked (forking.py).
+    It listens on the loopback only: Ray would look for a way to the internet to find out which address to take, and
+    complain where there is none. `parent`: the socket of the process from which workers are forked (forking.py).
     """
-    from ray._private import node
+    from ray._private import node, services
 
-    with replaced(node, "Node", _lean(node.Node, ray._raylet, parent)):
+    with (
+        replaced(node, "Node", _lean(node.Node, ray._raylet, parent)),
+        replaced(services, "get_node_ip_address", lambda *_: _LOOPBACK),
+    ):
         try:
-            ray.init(**words, _system_config=dict(_SETTINGS))
+            ray.init(**words, _node_ip_address=_LOOPBACK, _system_config=dict(_SETTINGS))
         except BaseException:
             ray.shutdown()
             raise
