@@ -181,7 +181,7 @@ def _place(ids: np.ndarray[Any, Any], device: Any) -> Any:
     """A NumPy array as it is (device None), else a tensor on the device; MissingDependencyError without torch."""
     if device is None or (isinstance(device, str) and device == AUTO and find_spec("torch") is None):
         return ids
-    from tokenriver.torch import from_ids
+    from tokenriver.loader.torch import from_ids
 
     tensor = from_ids(ids)
     return tensor if isinstance(device, str) and device == AUTO else tensor.to(device, non_blocking=True)

@@ -218,9 +218,6 @@ def test_ids_widen_without_a_sign() -> None:
         assert widen(wide, dtype).tolist() == [0, 70_000, 2**31 - 1]
 
 
-_OF_TORCH = ("tokenriver.loader.document_masks", "tokenriver.loader.torch", "tokenriver.torch")
-
-
 def test_missing_torch_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     real = builtins.__import__
 
@@ -230,7 +227,7 @@ def test_missing_torch_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
         return real(name, *arguments, **more)
 
     monkeypatch.setattr(builtins, "__import__", without_torch)
-    saved = {name: sys.modules.pop(name) for name in _OF_TORCH}
+    saved = {name: sys.modules.pop(name) for name in ("tokenriver.loader.torch", "tokenriver.torch")}
     try:
         with pytest.raises(MissingDependencyError, match=r"pip install 'tokenriver\[torch\]'"):
             importlib.import_module("tokenriver.torch")
