@@ -12,7 +12,8 @@ import numpy as np
 from tokenriver.bpb.golf import build_sentencepiece_luts, eval_bpb, eval_val
 from tokenriver.errors import UsageError
 from tokenriver.loader.arguments import whole
-from tokenriver.loader.source import read_shard_file, shards_like
+from tokenriver.loader.shard_file import read_shard_file
+from tokenriver.loader.source import shards_like
 from tokenriver.loader.stream import SHARDS_AHEAD, TokenReader, open_reader
 from tokenriver.storage import is_url, to_path
 

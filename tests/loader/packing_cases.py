@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tokenriver import write_shard
-from tokenriver.loader.source import read_shard_file
+from tokenriver.loader.shard_file import read_shard_file
 from tokenriver.shards.index import index_path
 
 if TYPE_CHECKING:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from tokenriver.loader.order import Order
     from tokenriver.loader.ranges import Range
     from tokenriver.loader.rows import Located, Reads, Rows
-    from tokenriver.loader.source import ShardFile
+    from tokenriver.loader.shard_file import ShardFile
 
 __all__ = ["CachedReader"]
 

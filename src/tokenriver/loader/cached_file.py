@@ -10,7 +10,7 @@ from tokenriver.shards.header import HEADER_BYTES, parse_header
 
 if TYPE_CHECKING:
     from tokenriver.cache.fetch import CachedShard
-    from tokenriver.loader.source import ShardFile
+    from tokenriver.loader.shard_file import ShardFile
 
 __all__ = ["LostError", "open_cached"]
 

@@ -13,7 +13,7 @@ from tokenriver.loader.stream import TokenReader
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from tokenriver.loader.source import ShardFile
+    from tokenriver.loader.shard_file import ShardFile
 
 __all__ = ["CachedShards"]
 

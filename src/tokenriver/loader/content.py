@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tokenriver.errors import IntegrityError, ResumeError, UsageError
-from tokenriver.loader.source import hash_shards
+from tokenriver.loader.shard_file import hash_shards
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -17,7 +17,8 @@ from tokenriver.shards.index import find_ends, index_path, read_index
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from tokenriver.loader.source import ShardFile, ShardSource
+    from tokenriver.loader.shard_file import ShardFile
+    from tokenriver.loader.source import ShardSource
 
 __all__ = ["DocumentFinder", "Documents"]
 

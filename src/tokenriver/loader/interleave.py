@@ -61,6 +61,10 @@ def whole_weights(weights: Mapping[str, float]) -> dict[str, int]:
     return rounded
 
 
+_Later = list[tuple[int, list[int]]]
+"""(first row, weights) of the phases to come."""
+
+
 @dataclass(slots=True, eq=False)
 class _Stretch:
     """Rows from `start` on with fixed weights: `lead`, then `cycle` again and again, then `tail` up to `length`."""
@@ -230,12 +234,7 @@ def _cut_stretch(stretch: _Stretch, length: int) -> _Stretch:
 
 
 def _stretch(
-    start: int,
-    length: int | None,
-    before: list[int],
-    credit: list[Fraction],
-    weights: list[int],
-    later: list[tuple[int, list[int]]],
+    start: int, length: int | None, before: list[int], credit: list[Fraction], weights: list[int], later: _Later
 ) -> _Stretch:
     """Deal rows with fixed weights until the deal repeats; before a change of weights look ahead at the new ones."""
     total = sum(weights)
@@ -249,9 +248,8 @@ def _stretch(
         n = total if steady is None else min(total, steady - len(dealt))
         first = start + len(dealt)
         dealt += [dealer.deal(later, row) for row in range(first, first + n)]
-    repeat_from = seen.get(tuple(dealer.credit), len(dealt))
-    if steady is not None and len(dealt) >= steady:
-        repeat_from = len(dealt)
+    over = steady is not None and len(dealt) >= steady
+    repeat_from = len(dealt) if over else seen[tuple(dealer.credit)]
     lead, cycle = dealt[:repeat_from], dealt[repeat_from:]
     tail: list[int] = []
     if length is not None:
@@ -267,7 +265,7 @@ class _Dealer:
         self.credit, self._scale = credit, scale
         self._rates = [w * (scale // total) for w in weights]
 
-    def deal(self, later: list[tuple[int, list[int]]], row: int) -> int:
+    def deal(self, later: _Later, row: int) -> int:
         """The next row's source, which is row `row`; `later` are (first row, weights) of the phases to come."""
         best, chosen = (0, 0), -1
         for i, (credit, rate) in enumerate(zip(self.credit, self._rates, strict=True)):
@@ -280,7 +278,7 @@ class _Dealer:
         self.credit[chosen] -= self._scale
         return chosen
 
-    def _deadline(self, i: int, credit: int, rate: int, later: list[tuple[int, list[int]]], row: int) -> int:
+    def _deadline(self, i: int, credit: int, rate: int, later: _Later, row: int) -> int:
         """After how many rows source i would be a whole row behind, if it gave none."""
         at = 0
         for first, weights in later:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tokenriver.errors import IntegrityError
-from tokenriver.loader.source import ShardFile, read_shard_file
+from tokenriver.loader.shard_file import ShardFile, read_shard_file
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

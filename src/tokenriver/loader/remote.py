@@ -27,7 +27,8 @@ from tokenriver.loader.listing import (
     tokenizer_of,
     without_indexes,
 )
-from tokenriver.loader.source import SAMPLE_BYTES, ShardFile, ShardSource, read_shard_file, together
+from tokenriver.loader.shard_file import SAMPLE_BYTES, ShardFile, read_shard_file
+from tokenriver.loader.source import ShardSource, together
 from tokenriver.shards.header import HEADER_BYTES, ShardHeader, parse_header
 from tokenriver.storage import is_url, to_path
 from tokenriver.storage.objects import find_object

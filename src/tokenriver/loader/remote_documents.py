@@ -20,7 +20,7 @@ from tokenriver.shards.index import INDEX_SUFFIX, find_ends, parse_index
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from tokenriver.loader.source import ShardFile
+    from tokenriver.loader.shard_file import ShardFile
 
 __all__ = ["has_index", "remote_ends"]
 

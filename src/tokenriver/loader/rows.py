@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from tokenriver.loader.block_rows import InBlocks
     from tokenriver.loader.prepared import Pieces
-    from tokenriver.loader.source import ShardFile
+    from tokenriver.loader.shard_file import ShardFile
 
 __all__ = ["Located", "Reads", "RowGroup", "Rows", "Span", "Steps"]
 

@@ -10,17 +10,13 @@ import glob
 import hashlib
 import json
 import os
-import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from stat import S_ISREG
 from typing import TYPE_CHECKING, Any
 
 from tokenriver.errors import FormatError, IntegrityError, UsageError
-from tokenriver.files import sha256_file
 from tokenriver.loader.fingerprint import Fingerprint
 from tokenriver.loader.listing import (
     MANIFEST,
@@ -32,61 +28,17 @@ from tokenriver.loader.listing import (
     tokenizer_of,
     without_indexes,
 )
-from tokenriver.shards.header import HEADER_BYTES, ShardHeader, parse_header
+from tokenriver.loader.shard_file import ShardFile, read_shard_file, read_shard_files
 from tokenriver.storage import is_url, to_path
 from tokenriver.storage.paths import named as require_name
 
 if TYPE_CHECKING:
-    from tokenriver.cache.fetch import CachedSet
     from tokenriver.cache.settings import CacheSettings
 
-__all__ = [
-    "SAMPLE_BYTES",
-    "ShardFile",
-    "ShardSource",
-    "Source",
-    "hash_shards",
-    "read_shard_file",
-    "resolve",
-    "shards_like",
-    "together",
-]
+__all__ = ["ShardSource", "Source", "resolve", "shards_like", "together"]
 
 Source = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 """A data set directory, a manifest, a shard, a glob, or a list of shards."""
-
-SAMPLE_BYTES = 256
-_THREADS = 16
-_TRIED, _SLOW = 64, 0.0002
-"""After so many files, how many seconds a file may have taken for no threads to be used (in memory: 30 to 50 µs)."""
-
-_BINARY = getattr(os, "O_BINARY", 0)
-_AT_ONCE = getattr(os, "O_NONBLOCK", 0)
-"""A named pipe in a shard's place is refused, not waited for."""
-
-
-@dataclass(frozen=True, slots=True)
-class ShardFile:
-    """A shard as it was when the loader opened: header, size, inode, time of modification, and a sample's digest."""
-
-    file: str
-    header: ShardHeader
-    inode: int
-    modified_ns: int
-    sample: bytes
-    sha256: str | None = None
-    origin: CachedSet | None = None
-    """Where it is fetched from, for a shard behind a URL: `path` is then the URL's."""
-
-    @property
-    def path(self) -> Path:
-        """The file; made when it is asked for, since 10,000 of them take 0.1 s."""
-        return Path(self.file) if self.origin is None else to_path(self.file)
-
-    @property
-    def n_tokens(self) -> int:
-        """How many ids the shard holds."""
-        return self.header.n_tokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +150,7 @@ def _from_paths(paths: list[str], *, split: str, named: str = "") -> ShardSource
                 f"{path}: a directory, but a list is of shards; name a data set alone, several as a Mixture, or their "
                 "shards one by one"
             )
-    return ShardSource(split, tuple(together(_read_all(paths, [None] * len(paths)))))
+    return ShardSource(split, tuple(together(read_shard_files(paths, [None] * len(paths)))))
 
 
 def together(shards: list[ShardFile]) -> list[ShardFile]:
@@ -223,7 +175,7 @@ def _from_manifest(path: Path, *, split: str) -> ShardSource:
             "fetch it, or name the shards that you want as a list or glob"
         )
     paths = [os.path.join(path.parent, file["name"]) for file in chosen]  # noqa: PTH118
-    shards = _read_all(paths, [file.get("sha256") for file in chosen])
+    shards = read_shard_files(paths, [file.get("sha256") for file in chosen])
     for shard, file in zip(shards, chosen, strict=True):
         if shard.n_tokens != file["n_tokens"]:
             raise IntegrityError(
@@ -255,54 +207,6 @@ def shards_like(pattern: str) -> list[ShardFile]:
     if not found:
         raise UsageError(f"no file matches {pattern}")
     return [read_shard_file(path) for path in found]
-
-
-def _read_all(paths: list[str], hashes: Sequence[str | None]) -> list[ShardFile]:
-    """Headers and samples of all shards. Where files answer slowly, many threads wait for them; where they are at hand
-    already, threads would only take turns at the interpreter's lock, and 10,000 files take twice as long."""
-    begin, found = time.perf_counter(), []
-    for path, sha256 in zip(paths, hashes, strict=True):
-        found.append(read_shard_file(path, sha256=sha256))
-        if len(found) % _TRIED == 0 and time.perf_counter() - begin > len(found) * _SLOW:
-            break
-    n = len(found)
-    with ThreadPoolExecutor(_THREADS) as pool:  # starts its threads only when there is something left
-        rest = pool.map(lambda k: read_shard_file(paths[k], sha256=hashes[k]), range(n, len(paths)), chunksize=1)
-        return found + list(rest)
-
-
-def read_shard_file(path: str, *, sha256: str | None = None) -> ShardFile:
-    """Header, identity and a sample (start, middle and end of the ids) of one shard."""
-    # Descriptors, not file objects: with 10,000 shards the objects are a third of the time.
-    file = os.open(path, os.O_RDONLY | _BINARY | _AT_ONCE)
-    try:
-        stat = os.fstat(file)
-        if not S_ISREG(stat.st_mode):
-            raise FormatError(f"{path}: not a regular file, but a shard is one")
-        start = os.read(file, HEADER_BYTES + SAMPLE_BYTES)
-        header = parse_header(start[:HEADER_BYTES], stat.st_size, path)
-        digest = hashlib.sha256(start)
-        for offset in (stat.st_size // 2, stat.st_size - SAMPLE_BYTES):
-            if offset > len(start):
-                os.lseek(file, offset, os.SEEK_SET)
-                digest.update(os.read(file, SAMPLE_BYTES))
-    finally:
-        os.close(file)
-    return ShardFile(path, header, stat.st_ino, stat.st_mtime_ns, digest.digest(), sha256)
-
-
-def hash_shards(shards: Sequence[ShardFile]) -> list[str]:
-    """SHA-256 of each whole file in hex, several at a time; what is in no cache is streamed."""
-
-    def hash_one(shard: ShardFile) -> str:
-        if shard.origin is None:
-            return sha256_file(shard.path)
-        from tokenriver.loader.remote import hash_remote
-
-        return hash_remote(shard)
-
-    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
-        return list(pool.map(hash_one, shards))
 
 
 def _digest(lines: Any) -> str:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from tokenriver.loader.order import Order
     from tokenriver.loader.prepared import Pieces, Prepared
     from tokenriver.loader.rows import Reads, RowGroup, Rows
-    from tokenriver.loader.source import ShardFile
+    from tokenriver.loader.shard_file import ShardFile
 
 __all__ = ["MAX_OPEN", "SHARDS_AHEAD", "TokenReader", "open_reader"]
 

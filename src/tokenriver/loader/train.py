@@ -156,14 +156,14 @@ class TrainLoader:
     fingerprint = property(lambda self: self._fingerprint, doc="What identifies the data in a saved state.")
 
     def __repr__(self) -> str:
-        p, packing = self.plan, self._setup.packer.packing
+        p, packing, dropped = self.plan, self._setup.packer.packing, ""
         what = f"{p.order}, " + ("" if packing == "concat" else f"{packing}, ")
         if self._setup.mixture is not None:
             what += f"mixture of {', '.join(self._setup.parts)}, "
         if isinstance(p, Plan):
             what += f"{p.steps_per_epoch:,} steps an epoch of "
+            dropped = f", {dropped_tokens(p):,} tokens dropped"
         shape = f"{p.world_size} x {p.batch_size} x {p.seq_len}"
-        dropped = f", {dropped_tokens(p):,} tokens dropped" if isinstance(p, Plan) else ""
         return (
             f"TrainLoader({p.split}: {p.n_tokens:,} tokens in {len(self.data.shards)} shards, {what}{shape}{dropped}; "
             f"rank {p.rank}, epoch {self.epoch}, step {self.step})"
@@ -189,15 +189,13 @@ class TrainLoader:
     def settle(self, epoch: int, step: int) -> tuple[int, int]:
         """(epoch, step) with the step inside its epoch, from a step that may run into later (or earlier) epochs."""
         epoch, step = whole("epoch", epoch), whole("step", step)
-        if isinstance(self.plan, Plan):
+        if isinstance(self.plan, Plan) or min(epoch, step) >= 0:
             epoch, step = self.plan.settle(epoch, step)
-        elif epoch >= 0 and step >= 0:
-            epoch, step = self.plan.settle(epoch, step)
-            end = self.plan.steps(epoch)
-            if self.plan.endless_epoch and (epoch or (end is not None and step >= end)):
-                raise UsageError(f"the mixture's run has {end} steps in epoch 0; there is no step {step} of {epoch}")
         if epoch < 0 or step < 0:
             raise UsageError("step and epoch are 0 or more")
+        end = self.plan.steps(epoch) if self.plan.endless_epoch else None
+        if (self.plan.endless_epoch and epoch) or (end is not None and step >= end):
+            raise UsageError(f"the mixture's run has {end} steps in epoch 0; there is no step {step} of {epoch}")
         if self._setup.mixture is not None and step < (since := self._setup.mixture.since):
             raise UsageError(f"this mixture began at step {since}; step {step} was another's")
         return epoch, step
@@ -222,10 +220,8 @@ class TrainLoader:
     def has_step(self, step: int, *, epoch: int, before_epoch: int | None) -> bool:
         """Whether the run, or the epochs before one, reach `step` steps after the start of `epoch`."""
         epoch, step = self.plan.settle(epoch, step)
-        if before_epoch is not None and epoch >= before_epoch:
-            return False
-        steps = self.plan.steps(epoch)
-        return steps is None or step < steps
+        before = before_epoch is None or epoch < before_epoch
+        return before and ((steps := self.plan.steps(epoch)) is None or step < steps)
 
     def load_state_dict(
         self, state: Mapping[str, Any], *, allow_change: str | Collection[str] | bool = (), verify: bool = False
