@@ -501,3 +501,20 @@ def test_a_document_s_last_target_is_its_own_where_a_fragment_follows_in_the_row
             assert row.targets[0, at[0] - 1] == SEPARATOR
             checked += 1
     assert checked
+
+
+def test_a_step_beyond_any_number_of_epochs_is_found_or_refused_at_once(tmp_path: Path) -> None:
+    paths, _ = write_documents(tmp_path, [5, 9, 3] * 20)
+    words = {"batch_size": 1, "seq_len": 8, "packing": "best-fit", "separator": 0}
+    in_order = TrainLoader(paths, order="sequential", **words)
+    assert in_order.batch_at(10**21 * in_order.steps_per_epoch + 3).step == 3
+    shuffled = TrainLoader(paths, **words)
+    with pytest.raises(UsageError, match=r"more than 10,000 epochs after the start of epoch 0.*give the epoch"):
+        shuffled.batch_at(10**21)
+    assert shuffled.batch_at(3, epoch=10**15).step == 3
+
+
+def test_whether_the_last_batch_is_dropped_is_a_truth(tmp_path: Path) -> None:
+    paths, _ = write_documents(tmp_path, [5, 9, 3] * 20)
+    with pytest.raises(UsageError, match="drop_last is True or False, not 'no'"):
+        TrainLoader(paths, batch_size=1, seq_len=8, drop_last="no")

@@ -114,11 +114,25 @@ class DealtPlan:
         return bool(getattr(self.source, "one_run", False))
 
     def settle(self, epoch: int, step: int) -> tuple[int, int]:
-        """The same position with `step` within its epoch; the end of a run stays where it is."""
-        while (steps := self.steps(epoch)) is not None and step >= steps and not self.endless_epoch:
+        """The same position with `step` within its epoch; the end of a run stays where it is. UsageError for a step
+        so many epochs ahead that counting them all, each shuffled anew, would take too long."""
+        steps = self.steps(epoch)
+        if self.endless_epoch or steps is None or step < steps:
+            return epoch, step
+        if self.source.alike:
+            return epoch + step // steps, step % steps
+        if step // steps > _MOST_AHEAD:
+            raise UsageError(
+                f"step {step:,} is more than {_MOST_AHEAD:,} epochs after the start of epoch {epoch}, each of which "
+                "has its own number of packed rows; give the epoch, and the step in it"
+            )
+        while (steps := self.steps(epoch)) is not None and step >= steps:
             epoch, step = epoch + 1, step - steps
         return epoch, step
 
+
+_MOST_AHEAD = 10_000
+"""Epochs that are counted to find a step; with one window each that is 10 ms an epoch."""
 
 _PLANNED_FIRST, _PLANNED = 1 << 12, 1 << 14
 """Rows that are looked up in one go: NumPy's 100 calls for it are then next to nothing for each step. Fewer at first,

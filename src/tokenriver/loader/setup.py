@@ -102,6 +102,8 @@ def set_up(
     cache: CacheSettings | None = None,
 ) -> Setup:
     """Resolve the source and make the plan. Raises what TrainLoader says."""
+    if not isinstance(drop_last, bool | np.bool_):
+        raise UsageError(f"drop_last is True or False, not {drop_last!r}")
     if order == "block-shuffled" and (isinstance(source, Mixture) or packer.packing != "concat"):
         what = "a mixture" if isinstance(source, Mixture) else f"packing={packer.packing!r}"
         raise UsageError(f"order='block-shuffled' is for the flat stream of one data set; {what} takes 'shuffled'")
