@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from filelock import Timeout
 
-from tokenriver.cache.folder import CacheFolder, mark_verified, unharmed, whole_stat
+from tokenriver.cache.folder import CacheFolder, mark_verified, out_of_room, unharmed, whole_stat
 from tokenriver.cache.objects import Objects, StoppedError
 from tokenriver.errors import IntegrityError
 from tokenriver.files import PART_SUFFIX, fsync_directory, human_bytes, naming
@@ -120,7 +120,7 @@ def fetch(
     keep: Collection[Path] = (),
     take_turn: Callable[[], None] = lambda: None,
 ) -> bool:
-    """Bring a shard into the cache; False when another process (or thread) is at it.
+    """Bring a shard into the cache; False when another process (or thread) is at it, or it was removed meanwhile.
 
     `take_turn` is called before every few ranges, and may wait.
 
@@ -156,7 +156,10 @@ def fetch(
             fsync_directory(shard.path.parent)
     except Timeout:
         return False
-    except FileNotFoundError:
+    except FileNotFoundError as error:
+        if folder.is_about(error):
+            _LOG.warning("%s: removed while it was fetched; fetching it again", error.filename)
+            return False
         shard.data_set.check_manifest(stopped=stopped)
         raise
     return True
@@ -186,14 +189,18 @@ def _fill(shard: CachedShard, stopped: threading.Event, take_turn: Callable[[], 
             stops = range(have, shard.size, _CHUNK)[:_AT_ONCE]
             wanted = [(shard.name, start, min(start + _CHUNK, shard.size)) for start in stops]
             for chunk in objects.ranges(wanted, stopped=stopped, any_version=shard.sha256 is not None):
-                _write(file.fileno(), chunk)
+                _write(file.fileno(), chunk, shard.part)
                 digest.update(chunk)
                 have += len(chunk)
         os.fsync(file.fileno())
     return digest.hexdigest()
 
 
-def _write(descriptor: int, chunk: bytes) -> None:
+def _write(descriptor: int, chunk: bytes, path: Path) -> None:
     view = memoryview(chunk)
-    while view:
-        view = view[os.write(descriptor, view) :]
+    try:
+        while view:
+            view = view[os.write(descriptor, view) :]
+    except OSError as error:
+        error.filename = str(path)
+        raise out_of_room(error) from None

@@ -23,21 +23,34 @@ import time
 import zlib
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from filelock import FileLock, Timeout
 
-from tokenriver.files import PART_SUFFIX, atomic_write, human_bytes, sha256_file
+from tokenriver.files import PART_SUFFIX, atomic_write, human_bytes, naming, sha256_file
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
-    from pathlib import Path
 
     from tokenriver.cache.settings import CacheSettings
 
-__all__ = ["SOURCE", "CacheEntry", "CacheFolder", "CacheFullError", "mark_verified", "sound", "unharmed", "whole_stat"]
+__all__ = [
+    "SOURCE",
+    "CacheEntry",
+    "CacheFolder",
+    "CacheFullError",
+    "is_own_name",
+    "mark_needed",
+    "mark_verified",
+    "out_of_room",
+    "sound",
+    "unharmed",
+    "whole_stat",
+]
 
 SOURCE = "_SOURCE.json"
+_SOURCES = (SOURCE, SOURCE + PART_SUFFIX)
 _LOCKS = ".locks"
 _PART = re.compile(r"(?P<name>.+)\.(?P<size>\d+)" + re.escape(PART_SUFFIX))
 _STRIPES = 256
@@ -71,6 +84,10 @@ class CacheFolder:
     def __init__(self, settings: CacheSettings) -> None:
         self.root, self.limit = settings.root, settings.limit
 
+    def is_about(self, error: OSError) -> bool:
+        """Whether an error is of a file of the cache, not of one on the store."""
+        return error.filename is not None and Path(os.fsdecode(error.filename)).is_relative_to(self.root)
+
     def entries(self) -> list[CacheEntry]:
         """All shards and parts of shards, those needed the longest time ago first."""
         found = []
@@ -80,11 +97,11 @@ class CacheFolder:
             except FileNotFoundError:
                 continue
             for file in files:
-                if file.name.startswith("_"):
-                    continue
                 try:
                     stat = file.stat()
                 except FileNotFoundError:
+                    continue
+                if file.name in _SOURCES or not file.is_file():
                     continue
                 match = _PART.fullmatch(file.name)
                 name, size = (match["name"], int(match["size"])) if match else (file.name, stat.st_size)
@@ -144,9 +161,10 @@ class CacheFolder:
             entries = self.entries()
             used = sum(entry.bytes for entry in entries if entry.path != part)
             already = part.stat().st_blocks * 512 if part.exists() else 0
+            coming = sum(_still_coming(entry) for entry in entries if entry.path != part)
             busy = False
             for entry in [*entries, None]:
-                short = self._short_of(used, size, already)
+                short = self._short_of(used, size - already + coming, size)
                 if short is None:
                     break
                 if entry is None:
@@ -156,21 +174,22 @@ class CacheFolder:
                 if entry.path == part or entry.path in keep:
                     busy = busy or entry.path != part
                     continue
+                still = _still_coming(entry)
                 if self._remove(entry, held=("shard", part.parent.name, shard_name)):
-                    used -= entry.bytes
+                    used, coming = used - entry.bytes, coming - still
                     _LOG.info("%s: removed, %s", entry.path, human_bytes(entry.bytes))
                 else:
                     busy = True
             self.record_source(part.parent.name, source)
             part.touch()
 
-    def _short_of(self, used: int, size: int, already: int) -> str | None:
-        """What stands in the way of `size` more bytes, of which some are on disk already; None: nothing."""
+    def _short_of(self, used: int, to_write: int, size: int) -> str | None:
+        """What stands in the way of `size` more bytes, where others and these have so many to write; None: nothing."""
         if self.limit is not None and used + size > self.limit:
             return f"the cache's limit of {human_bytes(self.limit)} has no room for {human_bytes(size)}"
         disk = shutil.disk_usage(self.root)
         spare = int(disk.total * _FREE_SHARE) if self.limit is None else 0
-        if disk.free - spare < size - already:
+        if disk.free - spare < to_write:
             kept = f" and {human_bytes(spare)} are kept free" if spare else ""
             return f"the disk has {human_bytes(disk.free)} left{kept}, {human_bytes(size)} are needed"
         return None
@@ -229,6 +248,21 @@ class CacheFolder:
 _ADVICE = "make room there, prune the cache (tokenriver cache --prune), or give another cache_dir or cache_limit"
 
 
+def _still_coming(entry: CacheEntry) -> int:
+    """Bytes that the disk has to give for a part that is being fetched, or may be gone on with."""
+    if not entry.part:
+        return 0
+    try:
+        return max(0, entry.bytes - entry.path.stat().st_blocks * 512)
+    except FileNotFoundError:
+        return 0
+
+
+def is_own_name(name: str) -> bool:
+    """Whether a shard may not be called so, since the cache calls its own files that."""
+    return name == SOURCE or name.endswith(PART_SUFFIX)
+
+
 def _stripe(words: tuple[str, ...]) -> int:
     return zlib.crc32("\0".join(words).encode()) % _STRIPES
 
@@ -243,7 +277,25 @@ def _verified_ns(sha256: str) -> int:
 
 def mark_verified(path: Path, sha256: str) -> None:
     """Record in a file's time of modification that its bytes were found to be these."""
-    os.utime(path, ns=(time.time_ns(), _verified_ns(sha256)))
+    with naming(path):
+        os.utime(path, ns=(time.time_ns(), _verified_ns(sha256)))
+
+
+def mark_needed(path: Path, needed_ns: int) -> None:
+    """Say when a file of the cache is needed, as far as we may: in a cache that is another user's, or is mounted to be
+    read only, files are read all the same. Raises FileNotFoundError when it is not there."""
+    try:
+        os.utime(path, ns=(needed_ns, path.stat().st_mtime_ns))
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.EACCES, errno.EROFS):
+            raise
+
+
+def out_of_room(error: OSError) -> OSError:
+    """The same error with what to do, where a disk or a quota was full."""
+    if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+        return error
+    return OSError(error.errno, f"{os.strerror(error.errno)}; {_ADVICE}", error.filename)
 
 
 def sound(path: Path, size: int) -> bytes | None:
@@ -254,7 +306,7 @@ def sound(path: Path, size: int) -> bytes | None:
         return None
     if len(raw) != size or stat.st_mtime_ns != _verified_ns(hashlib.sha256(raw).hexdigest()):
         return None
-    os.utime(path, ns=(time.time_ns(), stat.st_mtime_ns))
+    mark_needed(path, time.time_ns())
     return raw
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import threading
 import time
 from typing import TYPE_CHECKING
@@ -12,7 +11,7 @@ import numpy as np
 
 from tokenriver.cache.crew import at_exit
 from tokenriver.cache.fetch import CachedShard, fetch
-from tokenriver.cache.folder import CacheFullError
+from tokenriver.cache.folder import CacheFullError, mark_needed
 from tokenriver.cache.objects import StoppedError
 from tokenriver.errors import IntegrityError
 from tokenriver.files import human_bytes
@@ -65,13 +64,17 @@ class Keeper:
             self._wanted = list(wanted)
             self._must = frozenset(wanted) if must else frozenset()
             self._changed.notify_all()
-            missing = not self.here[self._wanted].all()
-            while missing and self._threads < _THREADS:
-                self._threads += 1
-                thread = threading.Thread(target=self._work, name="tokenriver-cache", daemon=True)
-                thread.start()
-                at_exit(self.close, thread)
+            self._see_to_it()
         self.touch()
+
+    def _see_to_it(self) -> None:
+        """Start the threads where there is work for them."""
+        missing = not self.here[self._wanted].all()
+        while missing and self._threads < _THREADS:
+            self._threads += 1
+            thread = threading.Thread(target=self._work, name="tokenriver-cache", daemon=True)
+            thread.start()
+            at_exit(self.close, thread)
 
     def touch(self) -> bool:
         """Tell all processes that what is wanted is needed soon, the first the soonest; False if that was just done."""
@@ -83,8 +86,7 @@ class Keeper:
             shard = self.shards[index]
             if shard is not None and self.here[index]:
                 try:
-                    stat = shard.path.stat()
-                    os.utime(shard.path, ns=(int(now * 1e9) - k * 1_000_000, stat.st_mtime_ns))
+                    mark_needed(shard.path, int(now * 1e9) - k * 1_000_000)
                 except FileNotFoundError:
                     self.lost(index)
         return True
@@ -117,6 +119,7 @@ class Keeper:
         """A shard is not in the cache any more."""
         with self._changed:
             self.here[index] = self.shards[index] is None
+            self._see_to_it()
             self._changed.notify_all()
 
     def found(self, index: int) -> bool:

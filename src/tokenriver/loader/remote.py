@@ -11,9 +11,11 @@ import json
 import re
 from collections import Counter
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from tokenriver.cache.fetch import CachedSet, CachedShard
+from tokenriver.cache.folder import is_own_name
 from tokenriver.cache.objects import Objects, describe
 from tokenriver.cache.settings import CacheSettings, cache_settings
 from tokenriver.errors import FormatError, IntegrityError, UsageError
@@ -31,7 +33,7 @@ from tokenriver.loader.shard_file import SAMPLE_BYTES, ShardFile, read_shard_fil
 from tokenriver.loader.source import ShardSource, together
 from tokenriver.shards.header import HEADER_BYTES, ShardHeader, parse_header
 from tokenriver.storage import is_url, to_path
-from tokenriver.storage.objects import find_object
+from tokenriver.storage.objects import below, find_object
 from tokenriver.storage.paths import scheme_of
 
 __all__ = ["hash_remote", "resolve_urls", "shards_at"]
@@ -76,9 +78,14 @@ def _explain(url: str, names: list[str]) -> str:
 
 
 def _is_pattern(url: str) -> bool:
-    """Whether a URL is one of many objects; one of exactly that name goes first, and "?" begins a query on the web."""
+    """Whether a URL is one of many objects. An object or a prefix of exactly that name goes first, and "?" begins a
+    query on the web."""
     magic = "*" if scheme_of(url) in ("http", "https") else "*?["
-    return is_url(url) and any(c in url for c in magic) and find_object(url) is None
+    if not is_url(url) or not any(c in url for c in magic) or find_object(url) is not None:
+        return False
+    with suppress(FileNotFoundError):  # no such bucket: said when the pattern matches nothing
+        return scheme_of(url) in ("http", "https") or not below(url, deep=False)
+    return True
 
 
 def _matches(pattern: str) -> list[str]:
@@ -148,11 +155,14 @@ def _from_manifest(
     digest = hashlib.sha256(raw).hexdigest()
     names = [file["name"] for file in chosen]
     sizes = {n: int(one["size"]) for n, one in listing.items()} or objects.sizes(names)
-    origin = _cached_set(objects, settings, digest, sizes, manifest=name, facts=facts)
     hashes = [file.get("sha256") for file in chosen]
+    origin = _cached_set(objects, settings, digest, sizes, names=names, manifest=name, facts=facts)
     if all(hashes):
         shards = _derived(origin, chosen, where)
     else:
+        # Such a manifest does not say what is in the shards: another data set may have the same one.
+        seen = listing or _looked_up(objects, names)
+        origin = replace(origin, key=_key(objects, _told(objects, seen, names, manifest=digest)))
         shards = _sampled(origin, {n: {"size": sizes[n]} for n in names}, names, hashes=hashes)
         _check_counts(shards, chosen, where)
     tokenizer, separator_id, position = tokenizer_of(manifest)
@@ -169,9 +179,14 @@ def _from_manifest(
 
 def _loose(objects: Objects, settings: CacheSettings, listing: Listing, names: list[str]) -> CachedSet:
     """Shards that nothing vouches for: their folder in the cache is named by what the store says of each."""
+    sizes = {n: int(one["size"]) for n, one in listing.items()}
+    return _cached_set(objects, settings, _told(objects, listing, names), sizes, names=names)
+
+
+def _told(objects: Objects, listing: Listing, names: list[str], *, manifest: str = "") -> str:
+    """A digest of where shards lie and of what the store says of each."""
     facts = "\n".join(f"{name} {describe(listing[name])}" for name in names)
-    digest = hashlib.sha256(f"{objects.url}\n{facts}".encode()).hexdigest()
-    return _cached_set(objects, settings, digest, {n: int(one["size"]) for n, one in listing.items()})
+    return hashlib.sha256(f"{objects.url}\n{manifest}{facts}".encode()).hexdigest()
 
 
 def _cached_set(
@@ -180,12 +195,19 @@ def _cached_set(
     digest: str,
     sizes: dict[str, int],
     *,
+    names: list[str],
     manifest: str | None = None,
     facts: str = "",
 ) -> CachedSet:
+    if own := [name for name in names if is_own_name(name)]:
+        raise FormatError(f"{objects.url_of(own[0])}: the cache keeps files of its own under such names; rename it")
+    return CachedSet(objects, settings, _key(objects, digest), manifest, digest if manifest else None, facts, sizes)
+
+
+def _key(objects: Objects, digest: str) -> str:
+    """The folder of a data set in the cache."""
     name = re.sub(r"[^A-Za-z0-9._-]+", "-", objects.url.rpartition("/")[2])[:64] or "data"
-    key = f"{name.lstrip('._')}-{digest[:16]}"
-    return CachedSet(objects, settings, key, manifest, digest if manifest else None, facts, sizes)
+    return f"{name.lstrip('._')}-{digest[:16]}"
 
 
 def _derived(origin: CachedSet, files: list[dict[str, Any]], where: str) -> list[ShardFile]:
@@ -195,11 +217,11 @@ def _derived(origin: CachedSet, files: list[dict[str, Any]], where: str) -> list
     folder = to_path(origin.objects.url)
     for file in files:
         name, n, body = file["name"], file["n_tokens"], sizes[file["name"]] - HEADER_BYTES
-        width = body // n if n else next(iter(known), 0)
-        if width not in known:
+        width = body // n if n else 0
+        if width not in known or not n:  # the size of an empty shard does not tell the width of its ids
             header = _header(origin, name)
             if header.n_tokens == n:
-                known[header.dtype.itemsize] = header
+                known[header.dtype.itemsize if n else 0] = header
         like = known.get(width)
         if like is None or body != n * width:
             header = _header(origin, name)

@@ -6,6 +6,7 @@ Without an index every shard is read once, whole: into the cache where all of th
 from __future__ import annotations
 
 import hashlib
+import logging
 import threading
 from typing import TYPE_CHECKING, Literal
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 __all__ = ["has_index", "remote_ends"]
 
 _PIECE = 8 << 20
+
+_LOG = logging.getLogger("tokenriver.cache")
 
 
 def has_index(shard: ShardFile) -> bool:
@@ -57,21 +60,28 @@ def _small(shard: ShardFile, name: str) -> bytes:
     """An index, from the cache or into it; which bytes it has there is recorded as for shards."""
     origin = shard.origin
     assert origin is not None
-    path = origin.settings.root / origin.key / name
-    if raw := sound(path, origin.listed[name]):
+    path, size, limit = origin.settings.root / origin.key / name, origin.listed[name], origin.settings.limit
+    if raw := sound(path, size):
         return raw
-    with origin.folder.lock("index", origin.key, name):
-        if raw := sound(path, origin.listed[name]):
+    if limit is not None and size >= limit // 100:
+        return origin.objects.whole(name)
+    raw = None
+    try:
+        with origin.folder.lock("index", origin.key, name):
+            raw = sound(path, size)
+            if raw is None:
+                raw = origin.objects.whole(name)
+                with origin.folder.lock("room"):  # nobody prunes the folder meanwhile
+                    origin.folder.record_source(origin.key, origin.source_facts())
+                    with atomic_write(path) as file:
+                        file.write(raw)
+                    mark_verified(path, hashlib.sha256(raw).hexdigest())
             return raw
-        raw = origin.objects.whole(name)
-        limit = origin.settings.limit
-        if limit is None or len(raw) < limit // 100:
-            with origin.folder.lock("room"):  # nobody prunes the folder meanwhile
-                origin.folder.record_source(origin.key, origin.source_facts())
-                with atomic_write(path) as file:
-                    file.write(raw)
-            mark_verified(path, hashlib.sha256(raw).hexdigest())
-    return raw
+    except OSError as error:  # a disk that is full, a folder that cannot be written to
+        if not origin.folder.is_about(error):
+            raise
+        _LOG.warning("%s: not cached: %s", origin.objects.url_of(name), error)
+    return origin.objects.whole(name) if raw is None else raw
 
 
 def _find(shard: ShardFile, separator_id: int, position: Literal["before", "after"]) -> NDArray[np.int64]:
@@ -85,8 +95,11 @@ def _find(shard: ShardFile, separator_id: int, position: Literal["before", "afte
             while not fetch(cached, stopped=never):
                 never.wait(0.05)  # another process fetches it
             return find_ends(cached.path, separator_id=separator_id, position=position, threads=1)
-        except (CacheFullError, FileNotFoundError):
-            pass  # no room, or gone again: it is streamed
+        except CacheFullError:
+            pass  # no room: it is streamed
+        except OSError as error:  # gone again, no room, or no folder that can be written to: the same
+            if not origin.folder.is_about(error):
+                raise
     found, dtype = [np.zeros(0, np.int64)], shard.header.dtype
     for start in range(HEADER_BYTES, cached.size, _PIECE):
         (raw,) = origin.objects.ranges([(cached.name, start, min(start + _PIECE, cached.size))])
