@@ -50,7 +50,7 @@ def same(folder: Any, url: Any, **options: Any) -> None:
 
 @pytest.mark.parametrize("sizes", [[0, 500, 1, 300], [0, 0, 400], [300, 0]])
 def test_a_set_whose_first_shard_is_empty_is_streamed(tmp_path: Path, sizes: list[int]) -> None:
-    local = write_data_set(tmp_path / "data", sizes)
+    local = write_data_set(tmp_path / "data", sizes, variants=("uint32", "uint16"))
     url = put(local, f"empty-{len(sizes)}-{sizes[0]}")
     for order in ("sequential", "shuffled", "block-shuffled"):
         same(local, url, order=order)
@@ -192,3 +192,16 @@ def test_packing_needs_no_cache_that_can_be_written_to(tmp_path: Path, index: bo
     (tmp_path / "cache" / ".locks").write_bytes(b"a file, where no folder can be made")
     for limit in (None, 0):
         same(local, url, packing="best-fit", order="shuffled", cache_limit=limit)
+
+
+def test_a_disk_that_was_full_before_the_reader_closed_its_files_is_tried_once_more(tmp_path: Path) -> None:
+    url = put(write_data_set(tmp_path / "data", [600]), "was-full")
+    shard = resolve(url, split="train").shards[0]
+    assert shard.origin is not None
+    cached = CachedShard(shard.origin, shard.path.name, shard.header.file_bytes, shard.sha256)
+    keeper = Keeper([cached])
+    keeper._errors[0] = OSError(errno.ENOSPC, "full", "a.part")
+    keeper.want([0], must=True)
+    keeper.wait(0)
+    assert cached.is_whole()
+    keeper.close()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import threading
 import time
@@ -134,11 +135,14 @@ class Keeper:
         begun = said = time.monotonic()
         shard = self.shards[index]
         assert shard is not None
-        before = shard.bytes_here()
+        before, full = shard.bytes_here(), False
         with self._changed:
             while not self.here[index] and index in self._must and not self._stopped.is_set():
-                if index in self._errors:
-                    raise self._errors.pop(index)
+                if (error := self._errors.pop(index, None)) is not None:
+                    if getattr(error, "errno", None) != errno.ENOSPC or full:
+                        raise error
+                    full = True  # it may be from before the waiting reader closed what went from the cache
+                    self._changed.notify_all()
                 self._changed.wait(_SAY_EVERY)
                 now = time.monotonic()
                 if not self.here[index] and now - said >= _SAY_EVERY:

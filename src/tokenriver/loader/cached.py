@@ -205,6 +205,7 @@ class CachedReader(CachedShards):
         if keeper.here[index]:
             return
         if keeper.must(index):
+            self._close_gone()  # a disk has room again only when what went from the cache is closed
             keeper.wait(index)
         else:
             error = keeper.error(index)

@@ -1,7 +1,8 @@
 """The shards of a split behind URLs: found with few requests, named by the same fingerprint as on a disk.
 
-With a manifest: it, one listing, and one header for each width of ids. The listing's sizes and the manifest's counts
-then give every header; each shard's own is compared when it is opened. Without: every header, and samples.
+With a manifest: it, one listing, and one header for each width of ids and each empty shard. The listing's sizes and
+the manifest's counts then give every header; each shard's own is compared when it is opened. Without: every header, and
+samples.
 """
 
 from __future__ import annotations
@@ -211,7 +212,7 @@ def _key(objects: Objects, digest: str) -> str:
 
 
 def _derived(origin: CachedSet, files: list[dict[str, Any]], where: str) -> list[ShardFile]:
-    """Headers from the sizes and the manifest's counts, after one header of each width."""
+    """Headers from the sizes and the manifest's counts, after one header of each width, and of each empty shard."""
     sizes, found = origin.listed, []
     known: dict[int, ShardHeader] = {}
     folder = to_path(origin.objects.url)
