@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from tokenriver import UsageError
-from tokenriver.cache.folder import CacheFolder, CacheFullError, mark_verified, whole_stat
+from tokenriver.cache.folder import CacheFolder, CacheFullError
+from tokenriver.cache.marks import mark_verified, whole_stat
 from tokenriver.cache.settings import CacheSettings, cache_settings, parse_bytes
 from tokenriver.cli import main
 

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 from filelock import Timeout
 
-from tokenriver.cache.folder import CacheFolder, mark_verified, out_of_room, unharmed, whole_stat
+from tokenriver.cache.folder import CacheFolder, out_of_room
+from tokenriver.cache.marks import mark_verified, unharmed, whole_stat
 from tokenriver.cache.objects import Objects, StoppedError
 from tokenriver.errors import IntegrityError
 from tokenriver.files import PART_SUFFIX, fsync_directory, human_bytes, naming

@@ -12,7 +12,8 @@ import numpy as np
 
 from tokenriver.cache.crew import at_exit
 from tokenriver.cache.fetch import CachedShard, fetch
-from tokenriver.cache.folder import CacheFullError, mark_needed
+from tokenriver.cache.folder import CacheFullError
+from tokenriver.cache.marks import mark_needed
 from tokenriver.cache.objects import StoppedError
 from tokenriver.errors import IntegrityError
 from tokenriver.files import human_bytes

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Literal
 import numpy as np
 
 from tokenriver.cache.fetch import CachedShard, fetch
-from tokenriver.cache.folder import CacheFullError, mark_verified, sound
+from tokenriver.cache.folder import CacheFullError
+from tokenriver.cache.marks import mark_verified, sound
 from tokenriver.files import atomic_write
 from tokenriver.shards.header import HEADER_BYTES
 from tokenriver.shards.index import INDEX_SUFFIX, find_ends, parse_index
