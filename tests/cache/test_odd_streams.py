@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from positions import write_data_set
 
-from tokenriver import FormatError, TrainLoader, write_shard
+from tokenriver import FormatError, TrainLoader, UsageError, write_shard
 from tokenriver.cache import fetch as fetching
 from tokenriver.cache.fetch import CachedShard, fetch
 from tokenriver.cache.folder import CacheFolder, CacheFullError
@@ -205,3 +205,9 @@ def test_a_disk_that_was_full_before_the_reader_closed_its_files_is_tried_once_m
     keeper.wait(0)
     assert cached.is_whole()
     keeper.close()
+
+
+def test_a_file_in_the_caches_place_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "cache").write_bytes(b"")
+    with pytest.raises(UsageError, match="the cache is a directory, and .*cache is none"):
+        cache_settings()

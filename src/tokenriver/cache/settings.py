@@ -31,7 +31,7 @@ def cache_settings(
 ) -> CacheSettings:
     """As given, else by TOKENRIVER_CACHE_DIR and TOKENRIVER_CACHE_LIMIT, else tokenriver/shards in the user's cache.
 
-    Raises UsageError for a limit that is no size, and for a cache that is not on this machine.
+    Raises UsageError for a limit that is no size, and for a cache that is not on this machine or no directory.
     """
     given = os.environ.get("TOKENRIVER_CACHE_DIR") if cache_dir is None else word_of(cache_dir)
     if given:
@@ -39,6 +39,8 @@ def cache_settings(
     else:
         home = os.environ.get("XDG_CACHE_HOME")
         root = (Path(home) if home else Path.home() / ".cache") / "tokenriver" / "shards"
+    if root.exists() and not root.is_dir():
+        raise UsageError(f"the cache is a directory, and {root} is none; name another by cache_dir")
     limit = os.environ.get("TOKENRIVER_CACHE_LIMIT") or None if cache_limit is None else cache_limit
     return CacheSettings(root.absolute(), None if limit is None else parse_bytes(limit, what="cache_limit"))
 
