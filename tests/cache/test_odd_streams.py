@@ -209,5 +209,5 @@ def test_a_disk_that_was_full_before_the_reader_closed_its_files_is_tried_once_m
 
 def test_a_file_in_the_caches_place_is_refused(tmp_path: Path) -> None:
     (tmp_path / "cache").write_bytes(b"")
-    with pytest.raises(UsageError, match="the cache is a directory, and .*cache is none"):
+    with pytest.raises(UsageError, match=r"the cache is a directory, and .*cache is none"):
         cache_settings()
