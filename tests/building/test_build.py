@@ -137,6 +137,14 @@ def test_separators_can_be_named_moved_and_left_out(tmp_path):
     assert not (tmp_path / "no").exists()
 
 
+@pytest.mark.parametrize("position", ["before", "after"])
+def test_a_text_that_gives_the_separators_own_id_is_named_and_refused(tmp_path, position):
+    path = write_jsonl(tmp_path / "d.jsonl", ["a", "b\0\0c", "d"])
+    with pytest.raises(tokenriver.TokenizerError, match=r"d\.jsonl:2 .* gives id 0, the separator"):
+        tokenriver.build(path, tokenizer="byte", separator=0, separator_position=position, out=tmp_path / "out")
+    assert not list(tmp_path.rglob("*.bin"))
+
+
 def test_bad_records_stop_the_build_or_are_counted(tmp_path):
     lines = ['{"text":"a"}', '{"txt":"b"}', '{"text":null}', '{"text":5}', '"context"', "[1]", "{bad", ""]
     source = tmp_path / "docs.jsonl"

@@ -303,6 +303,18 @@ def test_changed_corpus_facts_are_a_finding(tokens_set: Path) -> None:
     assert only_problem(verify(tokens_set)).startswith("_CORPUS.json: sha256 is ")
 
 
+@pytest.mark.parametrize("layout", ["llmc", "golf"])
+def test_changed_corpus_facts_are_a_finding_in_the_layouts_without_a_manifest_too(
+    tmp_path: Path, layout: Layout
+) -> None:
+    (tmp_path / "d.jsonl").write_text('{"text": "a"}\n{"text": "b"}\n')
+    built = build(tmp_path / "d.jsonl", tokenizer="byte", out=tmp_path / "out", layout=layout, workers=1)
+    assert problems(verify(built.directory, inputs=True)) == []
+    facts = next(built.directory.glob("*_CORPUS.json"))
+    flip_bit(facts, at=20)
+    assert only_problem(verify(built.directory)).startswith(f"{facts.name}: sha256 is ")
+
+
 def test_inputs_are_hashed_again_only_when_asked_and_the_changed_one_is_named(tmp_path: Path) -> None:
     directory = make_tokens_set(tmp_path)
     assert problems(verify(directory, inputs=True)) == []

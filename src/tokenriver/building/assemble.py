@@ -152,6 +152,7 @@ class BlockEncoder:
             tokens, before=self._separator.before, after=self._separator.after, dtype=self._dtype
         )
         del tokens
+        self._check_separators(block, stream, bounds)
         leaves_trace = np.diff(bounds) > 0
         n_traceless = len(leaves_trace) - int(np.count_nonzero(leaves_trace))
         if n_traceless:
@@ -198,6 +199,26 @@ class BlockEncoder:
                 f"{self._where(block, document)}: the tokenizer gave id {tokens.ids[at]}, outside its vocabulary of "
                 f"{self._tokenizer.vocab_size:,}"
             )
+
+    def _check_separators(
+        self, block: DocumentBlock, stream: NDArray[np.unsignedinteger], bounds: NDArray[np.int64]
+    ) -> None:
+        """Refuse a text that gives the separator's id itself: its document could not be told from two."""
+        separator = self._separator
+        if separator.id is None:
+            return
+        wanted = (separator.before == separator.id) + (separator.after == separator.id)
+        parts = range(0, len(stream), _LOOK_IDS)  # a document may have hundreds of millions of ids
+        if sum(np.count_nonzero(stream[i : i + _LOOK_IDS] == separator.id) for i in parts) == wanted * (
+            len(bounds) - 1
+        ):
+            return
+        document_of = np.searchsorted(bounds, np.flatnonzero(stream == separator.id), "right") - 1
+        document = int(np.argmax(np.bincount(document_of) > wanted))
+        raise TokenizerError(
+            f"{self._where(block, document)}: the text itself gives id {separator.id}, the separator, so documents "
+            "could not be told apart; give an id that no text gives with --separator, or none"
+        )
 
     def _choose_sample(self, texts: TextBatch, end: Position) -> dict[int, bytes]:
         """Texts spread evenly over the block, by their index: its share of the sample by bytes, and never none.
@@ -259,6 +280,9 @@ def encode_block(
         results[wanted[-1]] = encoders[wanted[-1]][1].encode(start, end, box)
     return results
 
+
+_LOOK_IDS = 1 << 20
+"""Ids looked through for the separator at once."""
 
 _SAMPLE_BYTES = 4 << 20
 """Documents over this size are not in the sample: the reference would take longer than all the rest."""

@@ -89,7 +89,9 @@ def write_records(
     """
     corpus_sha256 = _corpus_facts(target, writer, origin, hashes, options)
     files = sorted(writer.files, key=lambda f: (f.split, f.name))
-    record = _build_record(target, writer, files, origin, hashes, tokenizer, separator, options, resolved)
+    record = _build_record(
+        target, writer, files, corpus_sha256, origin, hashes, tokenizer, separator, options, resolved
+    )
     write_record(target.record(BUILD_RECORD), record)
     if target.layout != "tokens":
         return target.record(BUILD_RECORD)
@@ -151,6 +153,7 @@ def _build_record(
     target: Target,
     writer: Written,
     files: list[ManifestFile],
+    corpus_sha256: str,
     origin: Origin,
     hashes: list[InputFacts],
     tokenizer: Tokenizer,
@@ -181,6 +184,7 @@ def _build_record(
             )
             for i, source in enumerate(origin.sources[: len(hashes)])
         ],
+        corpus_manifest_sha256=corpus_sha256,
         origin=origin.facts,
         files=files,
         splits={

@@ -174,5 +174,8 @@ def _agreement_problems(manifest: TokensManifest, record: BuildRecord) -> Iterat
     for key, (ours, theirs) in pairs.items():
         if ours != theirs:
             yield f"{key} is {ours!r}, _BUILD.json says {theirs!r}"
+    ours, theirs = manifest.corpus_manifest_sha256, record.corpus_manifest_sha256
+    if theirs and ours != theirs:
+        yield f"corpus_manifest_sha256 is {ours}, _BUILD.json says {theirs}"
     if record.files and record.files != manifest.files:
         yield "files differ from the list in _BUILD.json"

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from tokenriver.shards.layouts import CORPUS_RECORD, record_prefix
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -42,6 +44,19 @@ class DataSet:
     def checked_files(self) -> tuple[ManifestFile, ...]:
         """The files to look into."""
         return self.files if self.only is None else tuple(f for f in self.files if f.name == self.only)
+
+    @property
+    def corpus_sha256(self) -> str:
+        """SHA-256 of the corpus's manifest or of the facts about raw files; "" where nothing says it."""
+        if self.manifest is not None:
+            return self.manifest.corpus_manifest_sha256
+        return "" if self.record is None else self.record.corpus_manifest_sha256
+
+    @property
+    def corpus_facts(self) -> Path:
+        """Where the facts about raw files lie, if the shards were made from such."""
+        dataset = "" if self.record is None else self.record.dataset
+        return self.directory / (record_prefix(self.layout, dataset) + CORPUS_RECORD)
 
 
 @dataclass(slots=True)

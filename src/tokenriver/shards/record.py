@@ -63,7 +63,8 @@ class SplitRecord(msgspec.Struct, kw_only=True):
 class BuildRecord(msgspec.Struct, kw_only=True):
     """The record of a build. `options["shard_tokens"]` is the size that cuts were made at.
 
-    `origin`: what a recipe says of where the inputs come from; {} for a build of files.
+    `corpus_manifest_sha256` is the manifest's (manifest.py), which the llmc and golf layouts have no other place for
+    ("": not recorded). `origin`: what a recipe says of where the inputs come from; {} for a build of files.
     """
 
     tool: str = "tokenriver"
@@ -73,6 +74,7 @@ class BuildRecord(msgspec.Struct, kw_only=True):
     tokenizer: TokenizerRecord
     options: dict[str, Any] = {}
     inputs: list[InputRecord] = []
+    corpus_manifest_sha256: str = ""
     origin: dict[str, Any] = {}
     files: list[ManifestFile] = []
     splits: dict[str, SplitRecord] = {}

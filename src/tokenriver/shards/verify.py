@@ -18,7 +18,7 @@ from tokenriver.shards.discover import find_data
 from tokenriver.shards.found import DataSet, Finding
 from tokenriver.shards.index import index_path
 from tokenriver.shards.index_check import IndexCheck
-from tokenriver.shards.layouts import BUILD_RECORD, CORPUS_RECORD, MANIFEST
+from tokenriver.shards.layouts import BUILD_RECORD, MANIFEST
 from tokenriver.shards.manifest import read_limited
 from tokenriver.shards.scan import Crew, ShardScan, scan_shard
 from tokenriver.storage.paths import is_remote, to_path
@@ -151,8 +151,7 @@ def _judge_set(report: VerifyReport, data_set: DataSet, scans: list[Future[tuple
     report.findings += [Finding(data_set.source, problem) for problem in data_set_problems(data_set)]
     if data_set.layout != "tokens" and data_set.separator_position == "after":
         _judge_total(report, data_set, judged)
-    if data_set.manifest is not None:
-        report.findings += _manifest_findings(data_set)
+    report.findings += _record_findings(data_set)
 
 
 def _judge_total(report: VerifyReport, data_set: DataSet, scans: list[ShardScan | None]) -> None:
@@ -164,24 +163,25 @@ def _judge_total(report: VerifyReport, data_set: DataSet, scans: list[ShardScan 
         report.findings.append(Finding(data_set.source, problem))
 
 
-def _manifest_findings(data_set: DataSet) -> list[Finding]:
-    """The manifest's own form, and the corpus facts beside it, whose hash it holds."""
+def _record_findings(data_set: DataSet) -> list[Finding]:
+    """The manifest's own form, and the corpus facts beside it, whose hash it or the record holds."""
     findings = []
     try:
-        findings += [Finding(data_set.source, p) for p in key_order_problem(read_limited(data_set.source))]
-        corpus = data_set.directory / CORPUS_RECORD
-        if data_set.manifest is not None and file_exists(corpus):
-            findings += _corpus_finding(corpus, data_set.manifest.corpus_manifest_sha256)
+        if data_set.manifest is not None:
+            findings += [Finding(data_set.source, p) for p in key_order_problem(read_limited(data_set.source))]
+        if data_set.corpus_sha256 and file_exists(data_set.corpus_facts):
+            findings += _corpus_finding(data_set.corpus_facts, data_set)
     except OSError as error:
         findings.append(Finding(to_path(error.filename or data_set.source), error.strerror or str(error)))
     return findings
 
 
-def _corpus_finding(path: Path, expected: str) -> list[Finding]:
-    found = sha256_file(path)
+def _corpus_finding(path: Path, data_set: DataSet) -> list[Finding]:
+    found, expected = sha256_file(path), data_set.corpus_sha256
     if found == expected:
         return []
-    return [Finding(path, f"sha256 is {found}, _MANIFEST.json says corpus_manifest_sha256 {expected}")]
+    source = data_set.source.name
+    return [Finding(path, f"sha256 is {found}, {source} says corpus_manifest_sha256 {expected}")]
 
 
 def _submit_inputs(crew: Crew, data_set: DataSet) -> list[Future[list[Finding]]]:
@@ -194,10 +194,9 @@ def _submit_inputs(crew: Crew, data_set: DataSet) -> list[Future[list[Finding]]]
         none = Finding(data_set.directory / BUILD_RECORD, "records no inputs")
         return [crew.submit(lambda: [none])]
     work = [crew.submit(partial(_check_input, given)) for given in record.inputs]
-    if data_set.manifest is not None and not file_exists(data_set.directory / CORPUS_RECORD):
-        expected = data_set.manifest.corpus_manifest_sha256
+    if data_set.corpus_sha256 and not file_exists(data_set.corpus_facts):
         folders = sorted({to_path(given.path).parent for given in record.inputs}, key=str)
-        work += [crew.submit(partial(_check_corpus_manifest, folder / MANIFEST, expected)) for folder in folders]
+        work += [crew.submit(partial(_check_corpus_manifest, folder / MANIFEST, data_set)) for folder in folders]
     return work
 
 
@@ -219,9 +218,9 @@ def _check_input(given: InputRecord) -> list[Finding]:
     return []
 
 
-def _check_corpus_manifest(path: Path, expected: str) -> list[Finding]:
+def _check_corpus_manifest(path: Path, data_set: DataSet) -> list[Finding]:
     try:
-        return _corpus_finding(path, expected)
+        return _corpus_finding(path, data_set)
     except OSError as error:
         return [Finding(path, f"the corpus's manifest: {error.strerror or error}")]
 
