@@ -59,6 +59,17 @@ def test_nulls_are_an_error_or_counted(write) -> None:
         read_texts(path)
 
 
+@pytest.mark.parametrize("kind", [pa.string_view(), pa.binary_view()], ids=str)
+def test_rows_of_view_columns_are_left_out_and_joined_like_others(write, kind: pa.DataType) -> None:
+    sides = pa.array(["val", "train", "train", "val"], pa.string_view())
+    path = write({"text": pa.array(["= a", None, "b", "= c"]).cast(kind), "split": sides}, row_group_size=3)
+    for block_bytes in (1, 1 << 20):
+        options = {"on_bad_record": "skip", "split_field": "split", "block_bytes": block_bytes}
+        assert read_texts(path, **options) == [b"= a", b"b", b"= c"]
+        assert [s for b in read_all(path, **options) for s in b.splits.tolist()] == [1, 0, 1]
+        assert read_texts(path, document_start="^= ", **options) == [b"= ab", b"= c"]
+
+
 def test_a_column_of_nulls_alone_is_a_column_of_bad_records(write) -> None:
     assert count_skipped(write({"text": pa.nulls(3)}), on_bad_record="skip") == {"null": 3}
 

@@ -231,7 +231,7 @@ def _is_bytes(kind: Any) -> bool:
 def parse_parquet(segment: Segment, options: SourceOptions) -> DocumentBlock:
     """Documents of one run of rows, empty ones included."""
     verdict = Verdict(options)
-    batch = segment.payload
+    batch = _without_views(segment.payload)
     column = _plain(batch.column(options.text_field))
     rows = np.arange(segment.start, segment.end, dtype=np.int64)
     keep = np.ones(len(column), np.bool_)
@@ -257,6 +257,15 @@ def parse_parquet(segment: Segment, options: SourceOptions) -> DocumentBlock:
         rows,
         verdict.skipped,
     )
+
+
+def _without_views(batch: Any) -> Any:
+    """The same rows with no column of a view type, which Arrow cannot filter."""
+    for i, kind in enumerate(batch.schema.types):
+        if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
+            plain = pa.large_string() if pa.types.is_string_view(kind) else pa.large_binary()
+            batch = batch.set_column(i, batch.schema.names[i], batch.column(i).cast(plain))
+    return batch
 
 
 def _plain(column: Any) -> Any:
