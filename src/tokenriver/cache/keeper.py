@@ -201,7 +201,7 @@ class Keeper:
         try:
             came = fetch(shard, stopped=self._stopped, keep=keep, take_turn=self._take_turn)
         except (CacheFullError, StoppedError):
-            pass
+            pass  # it did not come: ranges serve it, or nobody waits any more
         except BaseException as failure:  # handed over whole: whoever waits for the shard raises it
             error = failure
         with self._changed:

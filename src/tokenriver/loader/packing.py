@@ -79,11 +79,7 @@ def best_fit_rows(lengths: NDArray[np.int64], *, seq_len: int) -> WindowRows:
     nth = np.arange(len(full_of)) - np.repeat(np.cumsum(n_full) - n_full, n_full)
     # A row's key: where it stands, then full rows (0), the shared row (1), full rows of its second document (2).
     place = np.concatenate([3 * leader[full_of] + np.where(is_head[full_of], 2, 0), 3 * opener + 1])
-    n_rows = len(place)
-    order = _joined_sort(place, np.arange(n_rows), n_rows.bit_length(), own=True)
-    order &= (1 << n_rows.bit_length()) - 1
-    ranked = np.empty(n_rows, np.int64)
-    ranked[order] = np.arange(n_rows)
+    n_rows, ranked = len(place), _ranks(place)
     full_row, bin_row = ranked[: len(full_of)], ranked[len(full_of) :]
 
     # In a row: the end of a cut document first (0), then whole ones in their order, last the beginning of a cut one.
@@ -116,6 +112,16 @@ def best_fit_rows(lengths: NDArray[np.int64], *, seq_len: int) -> WindowRows:
     slot -= size
     slot -= np.take(slot[bounds[:-1]], sorted_row, out=row, mode="clip")
     return WindowRows(bounds, document, offset, size, slot)
+
+
+def _ranks(keys: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Each key's place among all in ascending order; the keys are used up."""
+    n = len(keys)
+    order = _joined_sort(keys, np.arange(n), n.bit_length(), own=True)
+    order &= (1 << n.bit_length()) - 1
+    ranks = np.empty(n, np.int64)
+    ranks[order] = np.arange(n)
+    return ranks
 
 
 def count_best_fit_rows(lengths: NDArray[np.int64], *, seq_len: int) -> int:

@@ -135,20 +135,7 @@ def set_up(
                 f"source {name} has too little data for one row: {part.n_tokens:,} tokens, {needed:,} are needed; "
                 "leave it out, or give more"
             )
-        if packer.packing == "concat":
-            own = Plan(n_tokens=part.n_tokens, drop_last=True, split=split, batch_size=1, world_size=1, rank=0, **shape)
-            rows.append(OffsetRows(own, base))
-            if packer.marks and part.separator_id is None:
-                setup.finders.append((DocumentFinder(part), base))
-        else:
-            finder = DocumentFinder(part)
-            setup.finders.append((finder, base))
-            window = WINDOW if packer.window is None else packer.window
-            packed = PackedRows(
-                finder, packing=packer.packing, max_doc_len=packer.max_doc_len, window=window, base=base, **shape
-            )
-            setup.packed.append(packed)
-            rows.append(packed)
+        rows.append(_rows_of(setup, part, base, split=split, **shape))
         base += part.n_tokens
     row_source = rows[0]
     if isinstance(source, Mixture):
@@ -158,6 +145,32 @@ def set_up(
     if all(finder.ready for finder, _ in setup.finders):
         setup.plan.steps(0)
     return setup
+
+
+def _rows_of(
+    setup: Setup, part: ShardSource, base: int, *, split: str, seq_len: int, order: Order, seed: int
+) -> RowSource:
+    """The rows of one source, which begins at token `base` of all; the setup is told where its documents are found."""
+    packer = setup.packer
+    if packer.packing != "concat":
+        finder = DocumentFinder(part)
+        setup.finders.append((finder, base))
+        packed = PackedRows(
+            finder,
+            packing=packer.packing,
+            max_doc_len=packer.max_doc_len,
+            window=WINDOW if packer.window is None else packer.window,
+            base=base,
+            seq_len=seq_len,
+            order=order,
+            seed=seed,
+        )
+        setup.packed.append(packed)
+        return packed
+    if packer.marks and part.separator_id is None:
+        setup.finders.append((DocumentFinder(part), base))
+    deal: dict[str, Any] = {"seq_len": seq_len, "order": order, "seed": seed, "batch_size": 1, "world_size": 1}
+    return OffsetRows(Plan(n_tokens=part.n_tokens, drop_last=True, split=split, rank=0, **deal), base)
 
 
 def _check_rows(batch_size: int, world_size: int) -> None:
