@@ -32,7 +32,8 @@ from tokenriver.corpus.blocks import (
 )
 from tokenriver.corpus.finding import find_sources
 from tokenriver.corpus.jsonl import cut_jsonl, parse_jsonl, record_fields
-from tokenriver.corpus.parquet import cut_parquet, parquet_columns, parquet_parts, parse_parquet, whole_documents
+from tokenriver.corpus.parquet import cut_parquet, parquet_columns, parquet_parts, whole_documents
+from tokenriver.corpus.parquet_rows import parse_parquet
 from tokenriver.corpus.sources import Source, SourceOptions
 from tokenriver.corpus.streams import READ_BYTES, read_chunks, read_small
 from tokenriver.corpus.text import cut_text, parse_text
