@@ -2,7 +2,8 @@
 
     python benchmarks/packing.py [--directory DIR] [--millions 100] [--rounds 7] [--json FILE]
 
-The contenders take turns, round after round; a figure is the median over the rounds. The page cache is warm.
+The contenders take turns, round after round; a figure is the median over the rounds. The page cache is warm,
+and as a writer leaves it: the shard is written anew (loader.py says why that matters).
 Document lengths are those of web text (log-normal, mean 900 tokens).
 """
 
@@ -33,9 +34,7 @@ B, T, SEPARATOR, WINDOW = 32, 2048, 50_256, 1 << 17
 
 
 def make_shard(path: Path, n_tokens: int) -> None:
-    """Random ids cut into documents of web text's lengths, once."""
-    if path.exists():
-        return
+    """Random ids cut into documents of web text's lengths."""
     rng = np.random.default_rng(0)
     ids = rng.integers(0, SEPARATOR, n_tokens, dtype=np.uint16)
     starts = np.cumsum(document_lengths(n_tokens // 500))
@@ -78,7 +77,7 @@ def per_second(pack: Callable[..., object], **words: Any) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--directory", type=Path, help="where the shard is made and kept (default: a temporary one)")
+    parser.add_argument("--directory", type=Path, help="where the shard is made (default: a temporary one)")
     parser.add_argument("--millions", type=int, default=100, help="tokens in the shard, millions")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--json", type=Path)

@@ -19,6 +19,7 @@ from made_documents import make_texts, write_jsonl
 
 import tokenriver
 from tokenriver.corpus import hashing
+from tokenriver.shards.record import read_record
 from tokenriver.shards.verify import verify
 
 STEPS = "from tokenriver.building import index_part, job, journal, records\nfrom tokenriver.shards import writer\n"
@@ -89,6 +90,8 @@ def test_a_kill_in_any_phase_costs_nothing(tmp_path, finished_build, phase, layo
     finished = {p.name: (p.stat().st_mtime_ns, p.stat().st_ino) for p in directory.glob("*.bin")}
     build(source, tmp_path / "out", layout=layout, **{**PHASE_WORDS, "block_bytes": 700, "workers": 3})
     assert hashes(directory) == whole
+    (record,) = directory.glob("*_BUILD.json")
+    assert read_record(record).indexes == {name: sha256 for name, sha256 in whole.items() if name.endswith(".index")}
     for name, facts in finished.items():
         stat = (directory / name).stat()
         assert (stat.st_mtime_ns, stat.st_ino) == facts

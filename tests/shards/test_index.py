@@ -112,6 +112,19 @@ def test_without_separators_the_build_knows_the_documents(tmp_path: Path) -> Non
     assert verify(directory).findings == []
 
 
+def test_without_separators_one_changed_end_is_found_by_the_recorded_hash(tmp_path: Path) -> None:
+    directory = build(tmp_path, ["abc", "de", "fgh"], tokenizer="byte")
+    index = index_path(directory / "train-00000.bin")
+    np.array([3, 6, 8], "<u8").tofile(index)
+    (finding,) = verify(directory).findings
+    assert finding.path == index
+    assert "sha256 is " in finding.problem
+    assert "_BUILD.json says " in finding.problem
+    assert verify(index.with_suffix("")).findings == [finding]
+    np.array([3, 5, 8], "<u8").tofile(index)
+    assert verify(directory).findings == []
+
+
 def test_verify_names_every_kind_of_wrong_index(tmp_path: Path) -> None:
     directory = build(tmp_path, ["abc", "de", "fgh"])
     index = directory / "train-00000.bin.index"

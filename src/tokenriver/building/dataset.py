@@ -65,6 +65,7 @@ class DatasetWriter:
         self._journal = journal
         self._remote = remote
         self.files: list[ManifestFile] = []
+        self.indexes: dict[str, str] = {}
         self.counts = BuildCounts()
         self.input_state: Callable[[Place, Place], InputState] = lambda _start, _end: ({}, None)
         self.source_documents: Counter[int] = Counter()
@@ -76,7 +77,7 @@ class DatasetWriter:
         self._indexed = [0, 0]
         self._pieces: dict[int, Pieces] = {}
         threads = sealing_threads(workers)
-        self._thread = WriterThread(shape, journal, self.files, sealing_threads=threads, remote=remote)
+        self._thread = WriterThread(shape, journal, self.files, self.indexes, sealing_threads=threads, remote=remote)
 
     def resume(self, content: JournalContent) -> tuple[int, int]:
         """Take up a journalled build; returns the (source, offset) to read from.
@@ -87,6 +88,7 @@ class DatasetWriter:
             for entry in content.files:
                 self._settle(entry)
         self.files += [msgspec.convert(f, ManifestFile) for f in content.files]
+        self.indexes.update(content.indexes)
         if self._remote is not None:
             self._require_uploaded(self._remote, "build with --restart to begin anew")
         self.source_documents = Counter({int(k): v for k, v in content.source_documents.items()})

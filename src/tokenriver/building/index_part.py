@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 from typing import TYPE_CHECKING
 
@@ -31,8 +32,10 @@ class IndexPart:
         self._file = open(self.part, "w+b" if keep is None else "r+b", buffering=0)  # noqa: SIM115
         n_bytes = (keep or 0) * INDEX_DTYPE.itemsize
         try:
-            if os.fstat(self._file.fileno()).st_size < n_bytes:
+            kept = self._file.read(n_bytes) if n_bytes else b""
+            if len(kept) < n_bytes:
                 raise FormatError(f"{self.part}: shorter than the {keep:,} documents that the journal recorded")
+            self._digest = hashlib.sha256(kept)
             self._file.truncate(n_bytes)
             self._file.seek(n_bytes)
         except BaseException:
@@ -42,9 +45,15 @@ class IndexPart:
     def append(self, ends: NDArray[np.int64]) -> None:
         """Add documents' ends, counted from the shard's first id."""
         view = memoryview(ends.astype(INDEX_DTYPE).tobytes())
+        self._digest.update(view)
         with naming(self.part):
             while view:
                 view = view[self._file.write(view) :]
+
+    @property
+    def sha256(self) -> str:
+        """SHA-256 in hex of what was appended, and kept, so far."""
+        return self._digest.hexdigest()
 
     def sync(self) -> None:
         """Put what was appended on disk."""

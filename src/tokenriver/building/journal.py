@@ -39,7 +39,8 @@ class JournalContent:
     """A journal as read: what is being built, the closed files in order (with "" for a SHA-256 that it does not know),
     the last checkpoint, documents by source.
 
-    `inputs` are the facts of sources that were read to their end, by index; `mark` one of the source that was not.
+    `inputs` are the facts of sources that were read to their end, by index; `mark` one of the source that was not;
+    `indexes` the SHA-256 of the shards' document indexes, by the shards' names.
     """
 
     heading: dict[str, Any]
@@ -48,6 +49,7 @@ class JournalContent:
     source_documents: dict[str, int] = field(default_factory=dict)
     inputs: dict[int, InputFacts] = field(default_factory=dict)
     mark: InputMark | None = None
+    indexes: dict[str, str] = field(default_factory=dict)
 
 
 class Journal(RedoLog):
@@ -68,6 +70,8 @@ class Journal(RedoLog):
                     hashes[entry["name"]] = entry["sha256"]
                     continue
                 content.files.append(entry["file"])
+                if entry.get("index"):
+                    content.indexes[entry["file"]["name"]] = entry["index"]
                 content.checkpoint = msgspec.convert(entry["checkpoint"], Checkpoint)
                 content.source_documents.update(entry["sources"])
                 content.inputs.update(msgspec.convert(entry["inputs"], dict[int, InputFacts], strict=False))
@@ -84,12 +88,13 @@ class Journal(RedoLog):
         checkpoint: Checkpoint,
         source_documents: dict[str, int],
         inputs: tuple[dict[int, InputFacts], InputMark | None],
+        *,
+        index_sha256: str,
     ) -> None:
-        """Add a sealed shard, the point to go on from, and what is new since the last one about the sources:
-
-        the documents counted in each, and the state of their hashes there (InputHasher.state).
+        """Add a sealed shard, its index ("": none), the point to go on from, and what is new since the last one about
+        the sources: the documents counted in each, and the state of their hashes there (InputHasher.state).
         """
-        entry = {"file": file, "checkpoint": checkpoint, "sources": source_documents}
+        entry = {"file": file, "index": index_sha256, "checkpoint": checkpoint, "sources": source_documents}
         self.append({**entry, "inputs": inputs[0], "mark": inputs[1]})
 
     def record_sha256(self, name: str, sha256: str) -> None:

@@ -5,18 +5,19 @@ from __future__ import annotations
 import hashlib
 import os
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from tokenriver import __version__
 from tokenriver.corpus.manifest import CorpusFile, CorpusManifest, render_corpus_manifest
 from tokenriver.files import atomic_write, sha256_file
+from tokenriver.shards.index import index_path
 from tokenriver.shards.layouts import BUILD_RECORD, CORPUS_RECORD
 from tokenriver.shards.manifest import ManifestFile, TokensManifest, write_manifest
 from tokenriver.shards.record import BuildRecord, InputRecord, SplitRecord, TokenizerRecord, write_record
 
 if TYPE_CHECKING:
     from collections import Counter
-    from pathlib import Path
 
     from tokenriver.building.counts import BuildCounts
     from tokenriver.building.options import BuildOptions
@@ -60,10 +61,14 @@ class Separator:
 
 
 class Written(Protocol):
-    """What was written, whoever wrote it: the shards, what was counted, and the documents of each source."""
+    """What was written, whoever wrote it: the shards, the SHA-256 of their document indexes by the shards' names, what
+    was counted, and the documents of each source."""
 
     @property
     def files(self) -> list[ManifestFile]: ...
+
+    @property
+    def indexes(self) -> dict[str, str]: ...
 
     @property
     def counts(self) -> BuildCounts: ...
@@ -187,6 +192,7 @@ def _build_record(
         corpus_manifest_sha256=corpus_sha256,
         origin=origin.facts,
         files=files,
+        indexes={index_path(Path(f.name)).name: writer.indexes[f.name] for f in files if f.name in writer.indexes},
         splits={
             name: SplitRecord(documents=counts.documents[i], tokens=counts.tokens[i], text_bytes=counts.text_bytes[i])
             for i, name in enumerate(("train", "val"))

@@ -70,19 +70,22 @@ class Closing:
 
 
 class WriterThread:
-    """Appends, completes and journals, in the order in which the steps were put; finished shards go to `files`."""
+    """Appends, completes and journals, in the order in which the steps were put; finished shards go to `files`, the
+    SHA-256 of their document indexes to `indexes`, by the shards' names."""
 
     def __init__(
         self,
         shape: Shape,
         journal: Journal,
         files: list[ManifestFile],
+        indexes: dict[str, str],
         *,
         sealing_threads: int = 1,
         remote: RemoteDirectory | None = None,
     ) -> None:
         self._shape = shape
         self._files = files
+        self._indexes = indexes
         self._sealing = ShardSealing(journal, files, threads=sealing_threads)
         self._journal = journal
         self._open: dict[int, ShardWriter] = {}
@@ -209,6 +212,7 @@ class WriterThread:
             self._open.pop(split).close()
             if index is not None:
                 self._index.pop(split).seal()
+                self._indexes[writer.path.name] = index.sha256
             others: list[ShardWriter | IndexPart] = [*self._open.values(), *self._index.values()]
             for other in others:
                 other.sync()
@@ -234,5 +238,11 @@ class WriterThread:
 
     def _note(self, file: ManifestFile, closing: Closing) -> None:
         """Write the line about a shard into the journal."""
-        self._journal.record(msgspec.to_builtins(file), closing.checkpoint, closing.sources, closing.inputs)
+        self._journal.record(
+            msgspec.to_builtins(file),
+            closing.checkpoint,
+            closing.sources,
+            closing.inputs,
+            index_sha256=self._indexes.get(file.name, ""),
+        )
         self.durable = closing.checkpoint.position

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from tokenriver.shards.layouts import CORPUS_RECORD, record_prefix
+from tokenriver.shards.index import index_path
+from tokenriver.shards.layouts import BUILD_RECORD, CORPUS_RECORD, record_prefix
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,6 +45,12 @@ class DataSet:
     def checked_files(self) -> tuple[ManifestFile, ...]:
         """The files to look into."""
         return self.files if self.only is None else tuple(f for f in self.files if f.name == self.only)
+
+    def recorded_index(self, shard: Path) -> tuple[str, str] | None:
+        """SHA-256 of a shard's document index as it was built, and the name of the record that says so."""
+        if self.record is None or (sha256 := self.record.indexes.get(index_path(shard).name)) is None:
+            return None
+        return sha256, record_prefix(self.layout, self.record.dataset) + BUILD_RECORD
 
     @property
     def corpus_sha256(self) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -20,8 +21,9 @@ __all__ = ["IndexCheck"]
 class IndexCheck:
     """What is wrong with a shard's index (`problem`, None when nothing is), found while the shard is scanned.
 
-    `separator_id` None: only the index's own form is checked, and with `n_docs` its length. Raises FileNotFoundError
-    when there is no index, OSError when it cannot be read.
+    `separator_id` None: only the index's own form is checked, with `n_docs` its length, and with `recorded` its
+    SHA-256; each of these with the name of the file that says so. Raises FileNotFoundError when there is no index,
+    OSError when it cannot be read.
     """
 
     def __init__(
@@ -31,11 +33,13 @@ class IndexCheck:
         separator_id: int | None = None,
         position: Literal["before", "after"] = "before",
         n_docs: tuple[int, str] | None = None,
+        recorded: tuple[str, str] | None = None,
     ) -> None:
         self.path = index_path(shard)
         with open_binary(self.path) as opened:
             self._raw = opened.read() or b""
-        self._separator_id, self._position, self._n_docs = separator_id, position, n_docs
+        self._separator_id, self._position = separator_id, position
+        self._n_docs, self._recorded = n_docs, recorded
         self._ends: NDArray[np.int64] = np.zeros(0, np.int64)
         self._seen = 0
         self._last = 0
@@ -49,10 +53,18 @@ class IndexCheck:
         if self.problem is not None:
             return
         self._ends = np.frombuffer(self._raw, INDEX_DTYPE).astype(np.int64)
-        self._raw = b""
         self.wants_separators = self._separator_id is not None
-        if not self.wants_separators and self._n_docs is not None and len(self._ends) != self._n_docs[0]:
-            self.problem = f"{len(self._ends):,} documents, {self._n_docs[1]} says n_docs {self._n_docs[0]:,}"
+        if not self.wants_separators:
+            self.problem = self._other_than_recorded()
+        self._raw = b""
+
+    def _other_than_recorded(self) -> str | None:
+        """What is wrong with an index that no separators can be compared with."""
+        if self._n_docs is not None and len(self._ends) != self._n_docs[0]:
+            return f"{len(self._ends):,} documents, {self._n_docs[1]} says n_docs {self._n_docs[0]:,}"
+        if self._recorded is None or (found := hashlib.sha256(self._raw).hexdigest()) == self._recorded[0]:
+            return None
+        return f"sha256 is {found}, {self._recorded[1]} says {self._recorded[0]}"
 
     def see(self, separators: NDArray[np.int64]) -> None:
         """The next separators' places in the shard, ascending."""

@@ -64,7 +64,8 @@ class BuildRecord(msgspec.Struct, kw_only=True):
     """The record of a build. `options["shard_tokens"]` is the size that cuts were made at.
 
     `corpus_manifest_sha256` is the manifest's (manifest.py), which the llmc and golf layouts have no other place for
-    ("": not recorded). `origin`: what a recipe says of where the inputs come from; {} for a build of files.
+    ("": not recorded). `indexes`: SHA-256 of the document indexes, by their names ({}: not recorded). `origin`: what a
+    recipe says of where the inputs come from; {} for a build of files.
     """
 
     tool: str = "tokenriver"
@@ -77,6 +78,7 @@ class BuildRecord(msgspec.Struct, kw_only=True):
     corpus_manifest_sha256: str = ""
     origin: dict[str, Any] = {}
     files: list[ManifestFile] = []
+    indexes: dict[str, str] = {}
     splits: dict[str, SplitRecord] = {}
     skipped: dict[str, int] = {}
     encoder: dict[str, Any] = {}

@@ -103,6 +103,7 @@ def _scan(
             separator_id=separator_id,
             position=data_set.separator_position if data_set else "before",
             n_docs=(file.n_docs, data_set.source.name) if file and data_set and data_set.layout == "tokens" else None,
+            recorded=data_set.recorded_index(path) if data_set else None,
         )
     except FileNotFoundError:
         index = None  # none is needed

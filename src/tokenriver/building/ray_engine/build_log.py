@@ -1,9 +1,9 @@
 """The journal of a build on a cluster: which segments, inputs and shards are finished; a dead driver costs none.
 
 The same file as the local engine's (journal.py), with other lines, one for each finished thing:
-{"segment": k, "facts": …}, {"input": i, "facts": …, "crcs": […]}, {"shard": …, "released": [[k, stream], …]} (the
-files of ids that no later shard needs, which are then removed), when all shards are there, {"complete": …}, and then,
-on the way to an object store, {"uploaded": …} for each that is in it.
+{"segment": k, "facts": …}, {"input": i, "facts": …, "crcs": […]}, {"shard": …, "index": its index's SHA-256,
+"released": [[k, stream], …]} (the files of ids that no later shard needs, which are then removed), when all shards are
+there, {"complete": …}, and then, on the way to an object store, {"uploaded": …} for each that is in it.
 A lost line costs the work that it speaks of, never a byte: segments and shards are written again to the same bytes.
 """
 
@@ -60,6 +60,7 @@ class BuildLog:
     segments: dict[int, SegmentFacts] = field(default_factory=dict)
     inputs: dict[int, InputHash] = field(default_factory=dict)
     shards: dict[str, ManifestFile] = field(default_factory=dict)
+    indexes: dict[str, str] = field(default_factory=dict)
     released: set[tuple[int, int]] = field(default_factory=set)
     complete: Complete | None = None
     uploaded: set[str] = field(default_factory=set)
@@ -93,12 +94,17 @@ class BuildLog:
             self.inputs[entry["input"]] = msgspec.convert(entry, InputHash, strict=False)
         elif "shard" in entry:
             file = msgspec.convert(entry["shard"], ManifestFile)
-            self.shards[file.name] = file
+            self._finished(file, entry.get("index", ""))
             self.released |= {(k, stream) for k, stream in entry["released"]}
         elif "uploaded" in entry:
             self.uploaded.add(entry["uploaded"])
         else:
             self.complete = msgspec.convert(entry["complete"], Complete, strict=False)
+
+    def _finished(self, file: ManifestFile, index_sha256: str) -> None:
+        self.shards[file.name] = file
+        if index_sha256:
+            self.indexes[file.name] = index_sha256
 
     @property
     def resumed(self) -> bool:
@@ -121,12 +127,13 @@ class BuildLog:
         self.inputs[index] = found
         self.journal.append({"input": index, "facts": found.facts, "crcs": found.crcs}, sync=False)
 
-    def shard(self, file: ManifestFile, released: Iterable[tuple[int, int]]) -> None:
-        """A shard has its name; the ids of `released` (segment, stream) are not needed any more and are removed."""
+    def shard(self, file: ManifestFile, index_sha256: str, released: Iterable[tuple[int, int]]) -> None:
+        """A shard and its index have their names; the ids of `released` (segment, stream) are not needed any more and
+        are removed."""
         gone = list(released)
-        self.shards[file.name] = file
+        self._finished(file, index_sha256)
         self.released |= set(gone)
-        self.journal.append({"shard": file, "released": gone})
+        self.journal.append({"shard": file, "index": index_sha256, "released": gone})
         for segment, stream in gone:
             segment_paths(self.target.segments, segment)[stream].unlink(missing_ok=True)
 

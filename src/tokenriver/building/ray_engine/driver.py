@@ -151,7 +151,8 @@ class Driver:
         else:
             shard = self._writing.pop(key)
             self._users.subtract(_files_of(shard))
-            self.log.shard(outcome.value, self._unneeded())
+            file, index_sha256 = outcome.value
+            self.log.shard(file, index_sha256, self._unneeded())
 
     def _take_segment(self, number: int, outcome: Outcome) -> None:
         facts, error = outcome.value if outcome.error is None else (None, outcome.error)

@@ -62,6 +62,7 @@ class _Made:
     """What was written, for the records."""
 
     files: list[ManifestFile]
+    indexes: dict[str, str]
     counts: BuildCounts
     source_documents: Counter[int]
 
@@ -94,7 +95,10 @@ def run_on_ray(job: Job, *, progress: ProgressSink | None) -> BuildSummary:
             complete = log.complete or _make_shards(job, log, word, progress)
             job.target.remove_segments()
             made = _Made(
-                list(log.shards.values()), BuildCounts.from_json(complete.counts), Counter(complete.source_documents)
+                list(log.shards.values()),
+                log.indexes,
+                BuildCounts.from_json(complete.counts),
+                Counter(complete.source_documents),
             )
             _upload(log, job.target)
             record = job.write_records(made, complete.inputs)

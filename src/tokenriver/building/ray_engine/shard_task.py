@@ -47,8 +47,9 @@ class ShardJob:
     two_streams: bool
 
 
-def make_shard(job: ShardJob, shard: PlannedShard) -> ManifestFile:
-    """Write a shard under its final name, its index before it; what the manifest says of it.
+def make_shard(job: ShardJob, shard: PlannedShard) -> tuple[ManifestFile, str]:
+    """Write a shard under its final name, its index before it; what the manifest says of it, and the index's SHA-256
+    ("" without one).
 
     IntegrityError where a segment does not hold the bytes that were written to it.
     """
@@ -78,13 +79,14 @@ def make_shard(job: ShardJob, shard: PlannedShard) -> ManifestFile:
             index.close()
             index.part.unlink(missing_ok=True)
         raise
-    return ManifestFile(
+    file = ManifestFile(
         name=path.name,
         split=SPLITS[shard.split],
         n_tokens=shard.tokens,
         n_docs=shard.documents,
         sha256=digest.hexdigest(),
     )
+    return file, "" if index is None else index.sha256
 
 
 _SYNC_BYTES = 32 << 20
