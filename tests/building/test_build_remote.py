@@ -111,7 +111,7 @@ def test_a_build_killed_while_it_uploads_goes_on(s3: Bucket, folder: Path, tmp_p
     s3.server.fail(r"train-00003\.bin$", Fault(hold=never, reached=reached), method="PUT")
     words = ["build", url, "--tokenizer", "byte", "--shard-tokens", "10000", "--out", f"{s3.url}/out", "--quiet"]
     with forked.start(forked.command(*words)) as child:
-        assert reached.wait(60)
+        assert reached.wait(300)
         child.kill()
         assert child.wait() == -signal.SIGKILL
     never.set()
@@ -277,7 +277,7 @@ def test_a_stopped_build_waits_no_longer_than_a_moment_for_an_upload(
 
     class Progress:
         def update(self, *_: int) -> None:
-            assert reached.wait(30)
+            assert reached.wait(300)
             raise Stopped
 
     with pytest.raises(Stopped):

@@ -122,7 +122,7 @@ def test_filling_the_cache_gives_way_to_who_waits_for_a_block(url: str, monkeypa
     turns, waiting = threading.Event(), reader.keeper._take_turn
     monkeypatch.setattr(reader.keeper, "_take_turn", lambda: (turns.set(), waiting()))
     reader.keeper.want([0], must=False)
-    assert turns.wait(20), "the thread asked for its turn"
+    assert turns.wait(300), "the thread asked for its turn"
     assert not reader.keeper.here[0]
     reader.keeper.want([0], must=True)  # waited for now, so it has precedence again
     reader.keeper._rest_until = 0.0

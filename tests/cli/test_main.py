@@ -27,7 +27,7 @@ def run(*words: str, **environment: str) -> subprocess.CompletedProcess[str]:
         text=True,
         encoding="utf-8",
         check=False,
-        timeout=60,
+        timeout=300,
         env={**os.environ, "PYTHONPATH": str(SRC), "PYTHONIOENCODING": "utf-8", **environment},
     )
 
@@ -129,7 +129,7 @@ def test_a_reader_that_goes_away_ends_the_command_quietly(tmp_path: Path) -> Non
     assert process.stderr is not None
     process.stdout.close()
     assert process.stderr.read() == b""
-    assert process.wait(60) == 1
+    assert process.wait(300) == 1
     process.stderr.close()
 
 
@@ -218,7 +218,7 @@ def test_an_interruption_while_importing_is_one_line() -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=300,
         env={**os.environ, "PYTHONPATH": str(SRC)},
     )
     assert (result.returncode, result.stderr) == (130, "tokenriver: interrupted\n")

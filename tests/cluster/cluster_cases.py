@@ -27,7 +27,7 @@ def deterministic(directory: Path) -> dict[str, Any]:
 
 
 class SlowTokenizer:
-    """A tokenizer that stops at a text with `marker` in it until the file `until` is there; two minutes at most."""
+    """A tokenizer that stops at a text with `marker` in it until the file `until` is there; five minutes at most."""
 
     def __init__(self, inner: Any, marker: str, until: Path) -> None:
         self.inner, self.marker, self.until = inner, marker.encode(), until
@@ -39,7 +39,7 @@ class SlowTokenizer:
 
     def encode_batch(self, texts: Any, **words: Any) -> Any:
         if self.marker in texts.data.tobytes():
-            deadline = time.monotonic() + 120
+            deadline = time.monotonic() + 300
             while not self.until.exists():
                 assert time.monotonic() < deadline, "nobody has let the slow task go"
                 threading.Event().wait(0.05)

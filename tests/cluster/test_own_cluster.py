@@ -296,7 +296,7 @@ def alive(pids):
 
 
 def wait_until(there):
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 300
     while not there():
         assert time.monotonic() < deadline
         threading.Event().wait(0.02)

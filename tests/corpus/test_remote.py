@@ -85,7 +85,7 @@ def test_many_small_objects_are_fetched_at_once_and_read_in_order(store: Any, mo
         begun.append(file.url)
         if len(begun) >= 10:
             ten.set()
-        assert ten.wait(30), "ten are never under way at the same time"
+        assert ten.wait(300), "ten are never under way at the same time"
         return read_whole(file)
 
     monkeypatch.setattr(remote, "read_whole", fetch)

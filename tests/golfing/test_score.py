@@ -111,7 +111,7 @@ def test_two_ranks_of_torch_distributed_add_up(root: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=300,
         env={**os.environ, "PYTHONPATH": str(Path(tokenriver.__file__).parents[1]), "OMP_NUM_THREADS": "1"},
     )
     assert result.returncode == 0, result.stderr

@@ -285,7 +285,7 @@ def test_eight_processes_into_one_folder_send_each_body_once(hub: LocalHub, made
     publish(made, REPO)
     hub.log.clear()
     process = start(hub, tmp_path, EIGHT)
-    counts = process.communicate(timeout=120)[0].split()
+    counts = process.communicate(timeout=300)[0].split()
     assert process.returncode == 0
     assert len(counts) == 8
     assert sum(map(int, counts)) == 4

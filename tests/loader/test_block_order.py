@@ -266,7 +266,7 @@ def test_after_an_error_no_thread_and_no_block_is_held(data_set: Callable[..., P
     names = ("tokenriver-blocks", "tokenriver-prefetch")
     threads = [t for t in threading.enumerate() if t not in before and t.name in names]
     for thread in threads:
-        thread.join(20)
+        thread.join(300)
     assert not any(thread.is_alive() for thread in threads)
     gc.collect()  # what a thread's last frame held may be garbage only now
     # By type(): isinstance asks objects of other libraries too, some of which then warn.

@@ -130,11 +130,11 @@ def test_ctrl_c_while_the_taker_makes_a_batch_does_not_wait_for_the_thread() -> 
         if threading.current_thread() is threading.main_thread():
             raise KeyboardInterrupt
         started.set()
-        go_on.wait(10)
+        go_on.wait(300)
         return item
 
     feed = Feed(iter(range(10)), fill, [[0] for _ in range(4)], threaded=True, makers=2)
-    assert started.wait(10)
+    assert started.wait(300)
     with pytest.raises(KeyboardInterrupt):
         feed.take()
     go_on.set()

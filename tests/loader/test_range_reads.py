@@ -24,7 +24,7 @@ class Store:
     def ranges(self, wanted: list[tuple[str, int, int]], *, stopped: threading.Event, at_once: int) -> list[bytes]:
         assert not stopped.is_set()
         self.asked.append(at_once)
-        assert self.may_answer.wait(10)
+        assert self.may_answer.wait(300)
         return [bytes(range(start, stop)) for _, start, stop in wanted]
 
 

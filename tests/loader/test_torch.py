@@ -290,7 +290,7 @@ def test_two_processes_with_gloo_share_the_global_batches_of_one(data_set: DataS
         [sys.executable, "-c", GLOO, str(root)],
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=300,
         check=False,
         env=environment(WORLD_SIZE="2", MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), OMP_NUM_THREADS="1"),
     )

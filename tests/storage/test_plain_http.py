@@ -57,7 +57,7 @@ def test_small_ranges_come_while_a_large_one_is_under_way(s3: Bucket, monkeypatc
     large: list[Any] = []
     asker = threading.Thread(target=lambda: large.extend(get_ranges([(address, 0, 200_000)], at_once=1)))
     asker.start()
-    reached.wait(10)
+    reached.wait(300)
     small = get_ranges([(address, k, k + 10) for k in range(300)], at_once=200)
     assert [one[0] for one in small if not isinstance(one, Exception)] == [BODY[k : k + 10] for k in range(300)]
     assert not large

@@ -114,7 +114,7 @@ class Gated:
 
     def encode_batch(self, *arguments, **words):
         self.entered.set()
-        assert self.go_on.wait(30)
+        assert self.go_on.wait(300)
         return self.encoder.encode_batch(*arguments, **words)
 
 
@@ -131,14 +131,14 @@ def test_a_thread_waits_for_the_encoder_until_another_one_is_worth_its_making(fo
 
     encoder = FastEncoder(make)
     batch = TextBatch.from_texts(TEXTS)
-    one = made.get(timeout=30)
+    one = made.get(timeout=300)
     with ThreadPoolExecutor(2) as pool:
         first = pool.submit(encoder.encode, batch, parallel=False)
-        assert one.entered.wait(30)
+        assert one.entered.wait(300)
         second = pool.submit(encoder.encode, batch, parallel=False)
         if worth == 1:
-            other = made.get(timeout=30)
-            assert other.entered.wait(30)  # both are at work
+            other = made.get(timeout=300)
+            assert other.entered.wait(300)  # both are at work
             other.go_on.set()
             second.result(30)
         one.go_on.set()
@@ -165,7 +165,7 @@ def test_an_encoder_that_cannot_be_made_again_is_an_error_and_the_others_go_on(f
     batch = TextBatch.from_texts(TEXTS)
     with ThreadPoolExecutor(1) as pool:
         first = pool.submit(encoder.encode, batch, parallel=False)
-        assert made[0].entered.wait(30)
+        assert made[0].entered.wait(300)
         with pytest.raises(TokenizerError, match="no room"):
             encoder.encode(batch, parallel=False)
         made[0].go_on.set()
