@@ -9,18 +9,21 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 import shard_sets
 from hub_fixtures import hub_environment
 from local_hub import Fault, LocalHub
+from made_documents import write_jsonl
 
 import tokenriver
 from tokenriver.errors import HubError, IntegrityError, UsageError
 from tokenriver.hub.download import download
 from tokenriver.hub.publish import publish
 from tokenriver.shards.manifest import read_manifest
+from tokenriver.shards.record import read_record
 from tokenriver.shards.verify import verify
 
 if TYPE_CHECKING:
@@ -77,7 +80,57 @@ def test_a_first_download_needs_one_get_for_each_file(hub: LocalHub, made: Path,
     names = [r.name for r in hub.log if r.name and r.status != 302]
     assert len(names) == len(set(names)) == 6
     assert names[0].endswith("_MANIFEST.json"), "the manifest first"
-    assert names[-1].endswith("_BUILD.json")
+    assert names[1].endswith("_BUILD.json"), "then what it says of the indexes"
+
+
+@pytest.fixture
+def built(tmp_path: Path) -> Path:
+    """Documents without separators: only the indexes know where they begin."""
+    source = write_jsonl(tmp_path / "tales.jsonl", ["a" * 30, "", "b" * 40, "c" * 20, "d" * 50])
+    words: dict[str, Any] = {"tokenizer": "byte", "shard_tokens": 60, "split": "first-docs:1"}
+    return tokenriver.build([source], out=tmp_path / "built", **words).directory
+
+
+@pytest.mark.usefixtures("hub")
+def test_document_indexes_go_there_and_back(built: Path, tmp_path: Path) -> None:
+    names = sorted(path.name for path in built.glob("*.bin.index"))
+    assert len(names) > 2
+    publish(built, REPO)
+    download(REPO, out=tmp_path / "got")
+    folder = tmp_path / "got" / "tokens" / "byte" / "tales"
+    assert contents(folder).keys() == contents(built).keys()
+    assert [(folder / name).read_bytes() for name in names] == [(built / name).read_bytes() for name in names]
+    assert findings(folder) == []
+    assert download(REPO, out=tmp_path / "got").fetched == 0
+    (folder / names[0]).write_bytes((8).to_bytes(8, "little"))
+    assert download(REPO, out=tmp_path / "got").fetched == 1
+    download(REPO, out=tmp_path / "part", shards=1)
+    part = tmp_path / "part" / "tokens" / "byte" / "tales"
+    assert sorted(path.name for path in part.glob("*.index")) == [
+        f"{path.name}.index" for path in sorted(part.glob("*.bin"))
+    ]
+    assert set(read_record(part / "_BUILD.json").indexes) == {path.name for path in part.glob("*.index")}
+    assert findings(part) == []
+
+
+def test_a_changed_index_is_not_published(hub: LocalHub, built: Path) -> None:
+    index = max(built.glob("*.bin.index"), key=lambda path: path.stat().st_size)
+    ends = np.fromfile(index, "<u8")
+    (ends - np.arange(len(ends))[::-1].astype("u8")).tofile(index)
+    with pytest.raises(IntegrityError, match=f"{index.name}: sha256 is .* its data set says .*; nothing was published"):
+        publish(built, REPO)
+    assert hub.repos[REPO].messages == []
+
+
+@pytest.mark.usefixtures("hub")
+def test_an_index_goes_with_its_shard_when_a_data_set_shrinks(built: Path, tmp_path: Path) -> None:
+    publish(built, REPO)
+    source = write_jsonl(tmp_path / "tales.jsonl", ["a" * 30, "b" * 40])
+    tokenriver.build([source], out=tmp_path / "built", tokenizer="byte", split="first-docs:1", overwrite=True)
+    removed = publish(built, REPO).removed
+    assert [name.rpartition("/")[2] for name in removed] == ["train-00001.bin", "train-00001.bin.index"]
+    download(REPO, out=tmp_path / "got")
+    assert findings(tmp_path / "got") == []
 
 
 @pytest.mark.usefixtures("hub")

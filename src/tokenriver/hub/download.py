@@ -7,6 +7,7 @@ folder for more than it holds.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tokenriver.errors import FormatError, UsageError
@@ -16,7 +17,8 @@ from tokenriver.hub.landing import open_landing
 from tokenriver.hub.names import below
 from tokenriver.hub.remote_sets import RemoteSet, find_sets
 from tokenriver.hub.repository import open_repository
-from tokenriver.hub.transfer import FetchJob, fetch_bytes, locked
+from tokenriver.hub.transfer import FetchJob, locked
+from tokenriver.shards.index import index_path
 from tokenriver.shards.manifest import parse_manifest, read_limited
 from tokenriver.shards.record import parse_record
 from tokenriver.storage.paths import is_remote, to_path
@@ -25,7 +27,6 @@ from tokenriver.storage.uploading import upload_bytes
 if TYPE_CHECKING:
     import os
     from collections.abc import Sequence
-    from pathlib import Path
 
     from tokenriver.hub.repository import Repository
     from tokenriver.hub.transfer import TransferSink
@@ -85,7 +86,7 @@ def download(
             fetched += len(
                 fetch_files(repository, plan.jobs, connections=connections, progress=progress, landing=landing)
             )
-            plan.write_records(repository)
+            plan.write_records()
     return DownloadSummary(
         repo_id=repo_id,
         commit=repository.commit,
@@ -99,9 +100,10 @@ def download(
 
 @dataclass(frozen=True, slots=True)
 class _Plan:
-    """One data set: the jobs of its shards, and what its records will say."""
+    """One data set: the jobs of its shards, all jobs, and what its records will say."""
 
     remote: RemoteSet
+    record: bytes | None
     files: list[ManifestFile]
     directory: Path
     shards: list[FetchJob]
@@ -112,12 +114,18 @@ class _Plan:
         listing = remote.path(remote.listing)
         directory = below(out, listing, source=f"repository {repository.repo_id}").parent
         files = _with_those_there(remote, files, directory / remote.listing)
-        shards = []
-        for file in files:
-            name = remote.path(file.name)
-            expected = repository.expected(name).with_sha256(file.sha256, name=name, source=listing)
-            shards.append(FetchJob(name, below(out, name, source=listing), expected))
-        jobs = list(shards)
+
+        def job(name: str, sha256: str) -> FetchJob:
+            name = remote.path(name)
+            expected = repository.expected(name).with_sha256(sha256, name=name, source=listing)
+            return FetchJob(name, below(out, name, source=listing), expected)
+
+        shards = [job(file.name, file.sha256) for file in files]
+        record = remote.record(repository)
+        indexes = {} if record is None else parse_record(record, Path(remote.path(remote.build_record))).indexes
+        names = [index_path(Path(file.name)).name for file in files]
+        there = [name for name in names if name in indexes and remote.path(name) in repository.files]
+        jobs = [*(job(name, indexes[name]) for name in there), *shards]
         corpus = remote.path(remote.corpus_record)
         if corpus in repository.files:
             expected = repository.expected(corpus)
@@ -125,7 +133,7 @@ class _Plan:
                 sha256 = remote.manifest.corpus_manifest_sha256
                 expected = expected.with_sha256(sha256, name=corpus, source=listing)
             jobs.insert(0, FetchJob(corpus, below(out, corpus, source=listing), expected))
-        return cls(remote, files, directory, shards, jobs)
+        return cls(remote, record, files, directory, shards, jobs)
 
     def forget_other_listing(self) -> None:
         """Remove a manifest or record that says of one of these files what will not be so."""
@@ -134,12 +142,10 @@ class _Plan:
         if any(new.get(file.name) != file.sha256 for file in _listed(path)):
             remove_file(path)
 
-    def write_records(self, repository: Repository) -> None:
+    def write_records(self) -> None:
         """Write the build record and, last, the manifest, for exactly the files that are there now."""
-        record = self.remote.build_record
-        if record != self.remote.listing and self.remote.path(record) in repository.files:
-            raw = fetch_bytes(repository, self.remote.path(record))
-            _write(self.directory / record, self.remote.record_of(raw, self.files))
+        if self.record is not None and self.remote.build_record != self.remote.listing:
+            _write(self.directory / self.remote.build_record, self.remote.record_of(self.record, self.files))
         _write(self.directory / self.remote.listing, self.remote.listing_of(self.files))
 
 

@@ -8,11 +8,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tokenriver.errors import IntegrityError
-from tokenriver.files import is_file
+from tokenriver.files import file_size, is_file
 from tokenriver.hub.card import CardFacts, SideFacts
 from tokenriver.hub.names import below, checked_name
 from tokenriver.shards.discover import find_data
 from tokenriver.shards.golf_manifest import GOLF_MANIFEST, GOLF_SIDECAR, GolfManifest, read_golf_manifest
+from tokenriver.shards.index import index_path
 from tokenriver.shards.layouts import BUILD_RECORD, CORPUS_RECORD, SPLITS, record_prefix
 from tokenriver.shards.manifest import read_limited, render_json
 from tokenriver.shards.reader import read_headers
@@ -30,10 +31,11 @@ _REMOTE_ROOT = "datasets"
 
 @dataclass(slots=True)
 class Upload:
-    """Everything to upload, by its path in the repository: shards, other files, and the manifests, which come last.
+    """Everything to upload, by its path in the repository: shards and their document indexes, other files, and the
+    manifests, which come last.
 
-    A value is a path, behind a URL too, or the bytes themselves. `sha256` is what each shard must be; `claimed` the
-    (folder, name) pairs whose shards these are.
+    A value is a path, behind a URL too, or the bytes themselves. `sha256` is what each shard and index must be;
+    `claimed` the (folder, name) pairs whose shards these are.
     """
 
     shards: dict[str, Path] = field(default_factory=dict)
@@ -88,6 +90,11 @@ def _add(upload: Upload, data_set: DataSet, root: Path, golf: GolfManifest | Non
         n_bytes += header.file_bytes
         upload.shards[named(file.name)] = path
         upload.sha256[named(file.name)] = file.sha256
+        index, recorded = index_path(path), data_set.recorded_index(path)
+        if recorded is not None and is_file(index):
+            upload.shards[named(index.name)] = index
+            upload.sha256[named(index.name)] = recorded[0]
+            n_bytes += file_size(index)
     own = record_prefix(data_set.layout, data_set.record.dataset if data_set.record else "")
     upload.claimed.add((folder, own))
     corpus, record = data_set.directory / (own + CORPUS_RECORD), data_set.directory / (own + BUILD_RECORD)

@@ -15,6 +15,7 @@ from tokenriver.hub.local_sets import Upload, find_uploads
 from tokenriver.hub.repository import check_repository_id, explained, open_repository
 from tokenriver.hub.sending import send_from_url
 from tokenriver.hub.transfer import fetch_bytes
+from tokenriver.shards.index import INDEX_SUFFIX
 from tokenriver.shards.layouts import parse_shard_name
 from tokenriver.storage.paths import is_remote, to_path
 
@@ -128,18 +129,18 @@ def _existing_card(repository: Repository) -> str | None:
 
 
 def _stale(repository: Repository, upload: Upload) -> list[str]:
-    """Shards in the data sets' folders that belong to them by name and are in their manifests no more."""
+    """Shards, and their indexes, in the data sets' folders that belong to them by name and are theirs no more."""
     stale = []
     for name in repository.files:
         folder, _, own = name.rpartition("/")
-        parsed = parse_shard_name(own)
+        parsed = parse_shard_name(own.removesuffix(INDEX_SUFFIX))
         if parsed is not None and (folder, parsed.dataset) in upload.claimed and name not in upload.shards:
             stale.append(name)
     return sorted(stale)
 
 
 def _refuse_changed(operations: list[Any], upload: Upload) -> None:
-    """IntegrityError when what was read for the upload is not what the manifest says."""
+    """IntegrityError when what was read for the upload is not what the manifest, or the build record, says."""
     for operation in operations:
         expected = upload.sha256[operation.path_in_repo]
         info = operation.upload_info
@@ -148,6 +149,6 @@ def _refuse_changed(operations: list[Any], upload: Upload) -> None:
         found = info.sha256.hex() if info.sha256 is not None else sha256_file(path)
         if found != expected:
             raise IntegrityError(
-                f"{path}: sha256 is {found}, its manifest says {expected}; nothing was published: tokenriver verify "
+                f"{path}: sha256 is {found}, its data set says {expected}; nothing was published: tokenriver verify "
                 "names all that is wrong"
             )

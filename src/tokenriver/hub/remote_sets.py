@@ -11,6 +11,7 @@ import msgspec
 
 from tokenriver.errors import HubError, UsageError
 from tokenriver.hub.transfer import fetch_bytes
+from tokenriver.shards.index import index_path
 from tokenriver.shards.layouts import BUILD_RECORD, CORPUS_RECORD, MANIFEST, SPLITS, Split
 from tokenriver.shards.manifest import ManifestFile, TokensManifest, parse_manifest, render_json
 from tokenriver.shards.record import parse_record
@@ -54,6 +55,13 @@ class RemoteSet:
         """Name of its build record."""
         return self.prefix + BUILD_RECORD
 
+    def record(self, repository: Repository) -> bytes | None:
+        """The build record as it was published, None where it was not."""
+        if self.build_record == self.listing:
+            return self.raw
+        name = self.path(self.build_record)
+        return fetch_bytes(repository, name) if name in repository.files else None
+
     def chosen(self, split: Split | None, shards: int | None) -> list[ManifestFile]:
         """The files to fetch: val whole, of train the first `shards`; only one side with `split`."""
         if split not in (None, *SPLITS):
@@ -91,6 +99,8 @@ def _reduced_record(raw: bytes, files: Sequence[ManifestFile], left_out: set[Spl
     """A build record for a part of the shards: the counts of a side that is not whole are left out."""
     record: dict[str, Any] = json.loads(raw)
     record["files"] = msgspec.to_builtins(list(files))
+    kept = {index_path(Path(file.name)).name for file in files}
+    record["indexes"] = {name: sha256 for name, sha256 in record.get("indexes", {}).items() if name in kept}
     whole = {side: counts for side, counts in record.get("splits", {}).items() if side not in left_out}
     # llm.c's cuts move documents over files, so there the sides only count together.
     record["splits"] = whole if record.get("layout") != "llmc" or not left_out else {}

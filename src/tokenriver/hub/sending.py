@@ -36,7 +36,7 @@ _SMALL_BYTES = 8 << 20
 def send_from_url(api: Any, repository: Repository, upload: Upload) -> list[Any]:
     """Send shards and others; the commit's operations for all that the repository does not hold yet.
 
-    Raises IntegrityError where a shard's bytes are not those of its manifest, before any of it is sent.
+    Raises IntegrityError where a shard's bytes are not those of its data set, before any of it is sent.
     """
     from huggingface_hub import CommitOperationAdd
 
@@ -86,7 +86,7 @@ def _here(content: bytes | Path, copy: Path, sha256: str | None) -> bytes | Path
             digest.update(chunk)
     if sha256 not in (None, digest.hexdigest()):
         raise IntegrityError(
-            f"{there}: sha256 is {digest.hexdigest()}, its manifest says {sha256}; nothing was published: tokenriver "
+            f"{there}: sha256 is {digest.hexdigest()}, its data set says {sha256}; nothing was published: tokenriver "
             "verify names all that is wrong"
         )
     return copy
