@@ -22,8 +22,8 @@ import threading
 from tokenriver.building import index_part, journal, sealing
 from tokenriver.shards import writer
 recorded, record, sha256_file = threading.Semaphore(0), journal.Journal.record, sealing.sha256_file
-def record_and_tell(self, *args):
-    record(self, *args)
+def record_and_tell(self, *args, **words):
+    record(self, *args, **words)
     recorded.release()
 def hash_after_the_journal(path):
     recorded.acquire()

@@ -179,11 +179,11 @@ def test_the_cluster_does_not_go_on_with_a_local_build(tmp_path, monkeypatch):
     source = write_jsonl(tmp_path / "docs.jsonl", make_texts(300))
     real, calls = Journal.record, []
 
-    def stop_at_second(self, *args):
+    def stop_at_second(self, *args, **words):
         calls.append(args)
         if len(calls) == 2:
             raise KeyboardInterrupt
-        real(self, *args)
+        real(self, *args, **words)
 
     monkeypatch.setattr(Journal, "record", stop_at_second)
     with pytest.raises(KeyboardInterrupt):

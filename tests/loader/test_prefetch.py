@@ -171,6 +171,7 @@ def test_a_forked_child_takes_arrays_though_a_thread_of_its_parent_was_just_taki
     with pool._lock:
         pid = os.fork()
         if pid == 0:
-            signal.alarm(10)  # a lock that nobody gives back would be waited for without end
+            signal.signal(signal.SIGALRM, signal.SIG_DFL)
+            signal.alarm(300)  # a lock that nobody gives back would be waited for without end
             os._exit(0 if pool.take()[0].shape == (2, 3) else 1)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
