@@ -141,6 +141,25 @@ def test_a_cache_whose_files_are_another_users_is_read(
     same(local, url, order=order)
 
 
+@pytest.mark.parametrize("order", ["sequential", "shuffled", "block-shuffled"])
+def test_what_a_read_only_cache_lacks_is_read_by_ranges(
+    tmp_path: Path, order: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    local = write_data_set(tmp_path / "data", [600, 600, 600])
+    url = put(local, f"read-only-{order}")
+    same(local, url, order="sequential")
+    (cached,) = (tmp_path / "cache").rglob("train-00001.bin")
+    cached.unlink()
+
+    def refuse(self: CacheFolder, *names: str, **_: Any) -> None:
+        raise OSError(errno.EROFS, "Read-only file system", str(self.root / ".locks" / "-".join(names)))
+
+    monkeypatch.setattr(CacheFolder, "lock", refuse)
+    same(local, url, order=order)
+    assert "not cached, read by ranges: [Errno 30] Read-only file system" in caplog.text
+    assert not cached.exists()
+
+
 @pytest.mark.parametrize("name", ["x.bin.1234.part", "_SOURCE.json"])
 def test_a_shard_called_like_a_file_of_the_caches_own_is_refused(tmp_path: Path, name: str) -> None:
     local = write_data_set(tmp_path / "data", [600])

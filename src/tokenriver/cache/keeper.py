@@ -52,6 +52,7 @@ class Keeper:
         self.here = np.array([shard is None for shard in shards], np.bool_)
         self._wanted: list[int] = []
         self._must: frozenset[int] = frozenset()
+        self._is_read_only = False
         self._at: set[int] = set()
         self._later: dict[int, float] = {}
         self._errors: dict[int, BaseException] = {}
@@ -64,7 +65,7 @@ class Keeper:
         """What to fetch from now on, in this order; with `must`, `wait` may be called for them."""
         with self._changed:
             self._wanted = list(wanted)
-            self._must = frozenset(wanted) if must else frozenset()
+            self._must = frozenset(wanted) if must and not self._is_read_only else frozenset()
             self._changed.notify_all()
             self._see_to_it()
         self.touch()
@@ -209,6 +210,8 @@ class Keeper:
             self.here[index] = self.here[index] or came
             if self._stopped.is_set():
                 return
+            if error is not None and _is_refused(error, shard):
+                self._is_read_only, self._must = True, frozenset()  # what is not there is read by ranges
             if error is not None and index not in self._must and not isinstance(error, IntegrityError):
                 _LOG.warning("%s: not cached, read by ranges: %s", shard.url, error)
                 self._later[index] = time.monotonic() + _AGAIN
@@ -217,3 +220,10 @@ class Keeper:
             elif not came:
                 self._later[index] = time.monotonic() + _POLL
             self._changed.notify_all()
+
+
+def _is_refused(error: BaseException, shard: CachedShard) -> bool:
+    """Whether an error says that nothing can be written to the cache's folder."""
+    if not isinstance(error, OSError) or error.errno not in (errno.EROFS, errno.EACCES, errno.EPERM):
+        return False
+    return shard.data_set.folder.is_about(error)
