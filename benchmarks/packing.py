@@ -1,4 +1,4 @@
-"""How fast packed batches are made beside the plain loader's, and the index of a shard: ratios within one run.
+"""How fast packed and mixed batches are made beside the plain ones, and the index of a shard: ratios within one run.
 
     python benchmarks/packing.py [--directory DIR] [--millions 100] [--rounds 7] [--json FILE]
 
@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tokenriver import TrainLoader, write_shard
+from tokenriver import Mixture, TrainLoader, write_shard
 from tokenriver.loader.aligned import bos_aligned_rows
 from tokenriver.loader.packing import best_fit_rows, count_best_fit_rows
 from tokenriver.shards.index import index_shard
@@ -48,9 +48,9 @@ def document_lengths(n: int) -> np.ndarray:
     return np.maximum(1, np.random.default_rng(1).lognormal(6.3, 1.0, n)).astype(np.int64)
 
 
-def tokens_per_second(path: Path, n: int, **words: Any) -> float:
+def tokens_per_second(source: Any, n: int, **words: Any) -> float:
     """Target slots a second over n batches, after ten that warm up (and plan)."""
-    batches = iter(TrainLoader([path], batch_size=B, seq_len=T, separator=SEPARATOR, **words))
+    batches = iter(TrainLoader(source, batch_size=B, seq_len=T, separator=SEPARATOR, **words))
     for _ in islice(batches, 10):
         pass
     start = time.perf_counter()
@@ -94,6 +94,7 @@ def main() -> None:
             "concat, cu_seqlens": lambda: tokens_per_second(path, steps, cu_seqlens=True),
             "bos-aligned": lambda: tokens_per_second(path, steps, packing="bos-aligned"),
             "best-fit": lambda: tokens_per_second(path, steps, packing="best-fit"),
+            "mixture of two": lambda: tokens_per_second(Mixture({"a": (path, 0.7), "b": (path, 0.3)}), steps),
             "plain, in order": lambda: tokens_per_second(path, steps, order="sequential"),
             "bos-aligned, in order": lambda: tokens_per_second(path, steps, packing="bos-aligned", order="sequential"),
             "best-fit, in order": lambda: tokens_per_second(path, steps, packing="best-fit", order="sequential"),
@@ -110,6 +111,7 @@ def main() -> None:
     median = {name: statistics.median(values) for name, values in figures.items()}
     ratios = {
         "bos-aligned : plain": median["bos-aligned"] / median["plain"],
+        "mixture of two : plain": median["mixture of two"] / median["plain"],
         "best-fit : plain": median["best-fit"] / median["plain"],
         "bos-aligned : plain, both in order": median["bos-aligned, in order"] / median["plain, in order"],
         "best-fit : plain, both in order": median["best-fit, in order"] / median["plain, in order"],

@@ -16,6 +16,7 @@ from packing_cases import joined, write_documents
 
 from tokenriver import FormatError, Mixture, ResumeError, TrainLoader, UsageError, write_shard
 from tokenriver.cli import main
+from tokenriver.loader import dealt
 from tokenriver.loader.interleave import MAX_DENOMINATOR, Schedule, whole_weights
 from tokenriver.loader.mixture_rows import MixtureRows
 from tokenriver.loader.trace import trace_step
@@ -146,6 +147,30 @@ def test_the_same_global_batches_for_every_world_size_and_any_resume(tmp_path: P
     assert set(state["sources"]) == {"a", "b", "c"}
     assert state["sources"]["c"] == -1
     assert all(type(n) is int for n in state["sources"].values())
+
+
+@pytest.mark.parametrize("packing", ["concat", "bos-aligned", "best-fit"])
+@pytest.mark.parametrize("span", [1 << 20, 40])
+def test_steps_that_are_planned_together_are_those_found_one_by_one(
+    tmp_path: Path, packing: Any, span: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(dealt, "_SPAN", span)
+    rng = np.random.default_rng(3)
+    sources = {
+        name: (write_documents(tmp_path / name, rng.integers(1, 50, 60).tolist())[0], weight, epochs)
+        for name, weight, epochs in (("a", 0.5, 3), ("b", 0.3, None), ("c", 0.2, None))
+    }
+    mixture = Mixture(sources, phases=[(20, {"b": 1, "c": 2})])
+    words: dict[str, Any] = {"batch_size": 3, "seq_len": 16, "world_size": 2, "packing": packing, "separator": 0}
+    words["max_doc_len"] = 12 if packing == "bos-aligned" else None  # targets that lie elsewhere
+    for rank in range(2):
+        loader = TrainLoader(mixture, rank=rank, **words)
+        for batch in islice(loader, 90):
+            one = loader.batch_at(batch.step)
+            assert np.array_equal(batch.inputs, one.inputs)
+            assert np.array_equal(batch.targets, one.targets)
+            assert (batch.mask is None) == (one.mask is None)
+            assert batch.mask is None or np.array_equal(batch.mask, one.mask)
 
 
 def test_a_source_added_later_begins_at_its_start_and_the_others_go_on(tmp_path: Path) -> None:

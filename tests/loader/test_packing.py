@@ -350,19 +350,18 @@ def test_pieces_of_many_shards_are_read_through_few_descriptors_and_again_where_
 
 
 def test_rows_of_several_windows_are_those_of_each_window(tmp_path: Path) -> None:
-    """Many rows at a time, from any first ones on, are the rows that are asked for one by one."""
+    """Many rows at a time are the rows that are asked for one by one."""
     rng = np.random.default_rng(11)
     paths, _ = write_documents(tmp_path, rng.integers(1, 40, 90).tolist())
     for packing, max_doc_len in MODES:
         loader = open_loader(paths, "before", packing=packing, max_doc_len=max_doc_len, window=13)
         (packed,) = loader._setup.packed
         n = packed.n_rows(0)
-        for firsts, count in (([0], n), ([0, 3, 9, n - 2, n, n + 5], 4), ([2], 0), (list(range(0, n, 3)), 3)):
-            many, starts = packed.runs(0, firsts, count)
-            wanted = [row for first in firsts for row in range(first, min(first + count, n))]
-            assert (many.n_rows, starts[-1]) == (len(wanted), len(wanted))
+        for wanted in (np.arange(n), np.array([0, 1, 2, 3, 9, 10, n - 2, n - 1]), np.arange(2, 2), np.arange(0, n, 3)):
+            many = packed.picked(0, wanted)
+            assert many.n_rows == len(wanted)
             for at, row in enumerate(wanted):
-                one = packed.rows(0, row, 1)
+                one = packed.picked(0, np.array([row]))
                 for name in ("slot", "start", "size", "inputs", "begins", "border"):
                     assert getattr(many, name)[many.row == at].tolist() == getattr(one, name).tolist()
                 assert many.patches[many.patches[:, 0] == at, 1:].tolist() == one.patches[:, 1:].tolist()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -21,7 +22,7 @@ __all__ = ["DealtPlan", "RowSource"]
 
 
 class RowSource(Protocol):
-    """Rows numbered from 0 in every epoch, any of them found on its own."""
+    """Rows numbered from 0 in every epoch, any of them found on their own."""
 
     @property
     def alike(self) -> bool:
@@ -30,8 +31,9 @@ class RowSource(Protocol):
     def n_rows(self, epoch: int) -> int | None:
         """Rows in an epoch; None when there is no end."""
 
-    def rows(self, epoch: int, first: int, count: int) -> NDArray[np.int64] | Segments:
-        """Rows [first, first + count) of an epoch, fewer at its end."""
+    def picked(self, epoch: int, rows: NDArray[np.int64]) -> NDArray[np.int64] | Segments:
+        """These rows of an epoch (ascending): first tokens in the stream, or pieces of documents. Many at a time cost
+        little more than one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +80,17 @@ class DealtPlan:
 
     def take(self, epoch: int, step: int) -> NDArray[np.int64] | Segments:
         """This rank's rows in a step, fewer than `batch_size` only in the last one without `drop_last`."""
-        first = step * self.global_batch_size + self.rank * self.batch_size
+        return self.source.picked(epoch, self._own_rows(epoch, step, 1)[0])
+
+    def _own_rows(self, epoch: int, step: int, n_steps: int) -> tuple[NDArray[np.int64], list[int]]:
+        """This rank's rows in steps [step, step + n_steps), one step's after the other, and where each one's begin and
+        end."""
+        firsts = np.arange(step, step + n_steps, dtype=np.int64) * self.global_batch_size + self.rank * self.batch_size
         n = self.source.n_rows(epoch)
-        count = self.batch_size if n is None else max(0, min(self.batch_size, n - first))
-        return self.source.rows(epoch, min(first, first if n is None else n), count)
+        counts = np.full(n_steps, self.batch_size) if n is None else np.clip(n - firsts, 0, self.batch_size)
+        bounds = np.zeros(n_steps + 1, np.int64)
+        np.cumsum(counts, out=bounds[1:])
+        return np.arange(bounds[-1]) + np.repeat(firsts - bounds[:-1], counts), bounds.tolist()
 
     def walk(
         self, epoch: int, step: int, epochs: int | None
@@ -93,17 +102,16 @@ class DealtPlan:
         n_rows = _PLANNED_FIRST
         while epochs is None or epoch < epochs:
             steps = self.steps(epoch)
-            runs = getattr(self.source, "runs", None)
             while steps is None or step < steps:
-                if runs is None or steps is None:
-                    rows = self.take(epoch, step)
-                    yield epoch, step, [rows] if isinstance(rows, np.ndarray) else (rows, [0, rows.n_rows])
-                    step += 1
-                    continue
-                ahead = range(step, min(step + max(1, n_rows // self.batch_size), steps))
-                firsts = [k * self.global_batch_size + self.rank * self.batch_size for k in ahead]
-                yield epoch, step, runs(epoch, firsts, self.batch_size)
-                step, n_rows = ahead.stop, min(2 * n_rows, _PLANNED)
+                count = max(1, min(n_rows // self.batch_size, _SPAN // self.global_batch_size))
+                count = count if steps is None else min(count, steps - step)
+                rows, bounds = self._own_rows(epoch, step, count)
+                found = self.source.picked(epoch, rows)
+                if isinstance(found, np.ndarray):
+                    yield epoch, step, [found[a:b] for a, b in pairwise(bounds)]
+                else:
+                    yield epoch, step, (found, bounds)
+                step, n_rows = step + count, min(2 * n_rows, _PLANNED)
             if self.endless_epoch:
                 return
             epoch, step = epoch + 1, 0
@@ -137,3 +145,6 @@ _MOST_AHEAD = 10_000
 _PLANNED_FIRST, _PLANNED = 1 << 12, 1 << 14
 """Rows that are looked up in one go: NumPy's 100 calls for it are then next to nothing for each step. Fewer at first,
 to begin in 1 ms."""
+
+_SPAN = 1 << 20
+"""Rows of all ranks between the first and the last of them, at most: a mixture counts what its sources give there."""

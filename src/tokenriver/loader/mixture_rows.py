@@ -72,19 +72,25 @@ class MixtureRows:
         total = self.schedule.total
         return None if total is None else total + self.since * self._batch
 
-    def rows(self, epoch: int, first: int, count: int) -> NDArray[np.int64] | Segments:
-        """Rows [first, first + count) of the run."""
+    def picked(self, epoch: int, rows: NDArray[np.int64]) -> NDArray[np.int64] | Segments:
+        """These rows (ascending) of the run."""
         assert epoch == 0, "a mixture has one epoch"
+        if not len(rows):
+            return self._parts[0].picked(0, rows)
         origin = self.since * self._batch
-        sources = self.schedule.sources(first - origin, first - origin + count)
-        before = self.schedule.counts(first - origin)
+        first = int(rows[0]) - origin
+        span = self.schedule.sources(first, int(rows[-1]) - origin + 1)
+        before = self.schedule.counts(first)
+        own = rows - rows[0]
+        sources = span[own]
         taken = []
-        for i in np.unique(sources).tolist():
+        for i in np.flatnonzero(np.bincount(sources)).tolist():
             places = np.flatnonzero(sources == i)
-            taken += self._take(i, self.begin[i] + before[i], places)
+            given = np.arange(len(places)) if len(span) == len(rows) else np.cumsum(span == i)[own[places]] - 1
+            taken += self._take(i, given + (self.begin[i] + before[i]), places)
         if all(isinstance(item, Segments) for item, _ in taken):
-            return merge_segments(taken, count)  # type: ignore[arg-type]
-        starts = np.empty(count, np.int64)
+            return merge_segments(taken, len(rows))  # type: ignore[arg-type]
+        starts = np.empty(len(rows), np.int64)
         for item, places in taken:
             assert not isinstance(item, Segments)
             starts[places] = item
@@ -168,15 +174,17 @@ class MixtureRows:
         return n
 
     def _take(
-        self, source: int, row: int, places: NDArray[np.int64]
+        self, source: int, rows: NDArray[np.int64], places: NDArray[np.int64]
     ) -> list[tuple[NDArray[np.int64] | Segments, NDArray[np.int64]]]:
-        """A source's rows from `row` on, one for each place, epoch by epoch."""
+        """A source's rows (ascending), one for each place, epoch by epoch."""
         taken, done = [], 0
-        while done < len(places):
-            epoch, inside = self.epoch_of(source, row + done)
-            n = min(len(places) - done, self.rows_of(source, epoch) - inside)
-            taken.append((self._parts[source].rows(epoch, inside, n), places[done : done + n]))
-            done += n
+        while done < len(rows):
+            first = int(rows[done])
+            epoch, inside = self.epoch_of(source, first)
+            stop = int(np.searchsorted(rows, first - inside + self.rows_of(source, epoch)))
+            picked = self._parts[source].picked(epoch, rows[done:stop] - (first - inside))
+            taken.append((picked, places[done:stop]))
+            done = stop
         return taken
 
     def _cap_rows(self) -> list[int | None]:
@@ -197,7 +205,7 @@ class OffsetRows:
         """Rows in an epoch."""
         return self.rows_of.n_rows(epoch)
 
-    def rows(self, epoch: int, first: int, count: int) -> NDArray[np.int64] | Segments:
-        """Rows [first, first + count) of an epoch; the pieces of packed rows know their base themselves."""
-        found = self.rows_of.rows(epoch, first, count)
+    def picked(self, epoch: int, rows: NDArray[np.int64]) -> NDArray[np.int64] | Segments:
+        """These rows (ascending) of an epoch; the pieces of packed rows know their base themselves."""
+        found = self.rows_of.picked(epoch, rows)
         return found if isinstance(found, Segments) else found + self.base

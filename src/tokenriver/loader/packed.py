@@ -95,27 +95,16 @@ class PackedRows:
         """Rows in an epoch."""
         return self._row_bounds(epoch)[-1]
 
-    def rows(self, epoch: int, first: int, count: int) -> Segments:
-        """Rows [first, first + count) of an epoch, fewer at its end; numbered from 0."""
-        return self.runs(epoch, [first], count)[0]
-
-    def runs(self, epoch: int, firsts: list[int], count: int) -> tuple[Segments, list[int]]:
-        """`count` rows from each of `firsts` (ascending) on, one after the other, and where each of these runs begins
-        and ends. Many at a time cost little more than one.
-        """
+    def picked(self, epoch: int, rows: NDArray[np.int64]) -> Segments:
+        """These rows (ascending) of an epoch, numbered from 0."""
         bounds = self._row_bounds(epoch)
-        firsts_at = np.array(firsts, np.int64)
-        counts = np.clip(bounds[-1] - firsts_at, 0, count)
-        starts = np.zeros(len(firsts) + 1, np.int64)
-        np.cumsum(counts, out=starts[1:])
-        rows = np.arange(starts[-1]) + np.repeat(firsts_at - starts[:-1], counts)
         parts, done = [], 0
         while done < len(rows):  # once, but where a window ends
             w = bisect_right(bounds, rows[done]) - 1
             stop = int(np.searchsorted(rows, bounds[w + 1]))
             parts.append(_rows_of(self._window(epoch, w), rows[done:stop] - bounds[w], at=done))
             done = stop
-        return parts[0] if len(parts) == 1 else join_segments(parts, len(rows)), starts.tolist()
+        return parts[0] if len(parts) == 1 else join_segments(parts, len(rows))
 
     def ledger(self, epoch: int, served_rows: int) -> dict[str, int]:
         """Where each token of the split goes in an epoch of which the first `served_rows` rows are served.

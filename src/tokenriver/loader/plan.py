@@ -114,9 +114,9 @@ class Plan:
 
     def rows(self, epoch: int, first: int, count: int) -> NDArray[np.int64]:
         """First tokens of the sequences at positions [first, first + count) of an epoch's order, fewer at its end."""
-        return self._in_order(np.arange(first, min(first + count, self.n_sequences), dtype=np.int64), epoch)
+        return self.picked(epoch, np.arange(first, min(first + count, self.n_sequences), dtype=np.int64))
 
-    def _in_order(self, positions: NDArray[np.int64], epoch: int) -> NDArray[np.int64]:
+    def picked(self, epoch: int, positions: NDArray[np.int64]) -> NDArray[np.int64]:
         """First tokens of the sequences at ascending positions of an epoch's order."""
         if self.blocks is not None:
             positions = self.blocks.rows(positions, epoch)
@@ -145,7 +145,7 @@ class Plan:
         """
         first = np.arange(step, step + n_steps, dtype=np.int64)[:, None] * self.global_batch_size
         positions = (first + (self.rank * self.batch_size + np.arange(self.batch_size))).ravel()
-        starts = self._in_order(positions[: int(np.searchsorted(positions, self.n_sequences))], epoch)
+        starts = self.picked(epoch, positions[: int(np.searchsorted(positions, self.n_sequences))])
         return [starts[k : k + self.batch_size] for k in range(0, n_steps * self.batch_size, self.batch_size)]
 
     def walk(self, epoch: int, step: int, epochs: int | None) -> Iterator[tuple[int, int, list[NDArray[np.int64]]]]:

@@ -25,7 +25,7 @@ class Segments:
     Piece k is tokens [start, start + size) of the stream, put into row `row` from `slot` on; a later piece may
     overwrite the last slot of the one before. `inputs` is how many input slots belong to it, `begins` whether it
     starts at its document's first token, `border` that its last token's target is not the document's own and not a
-    separator. `patches` [m, 3] are (row, input slot, token) of targets that lie elsewhere in the stream.
+    separator. `patches` [m, 3] are (row, input slot, token) of targets that lie elsewhere in the stream, row by row.
     """
 
     n_rows: int
@@ -51,7 +51,7 @@ def join_segments(parts: Sequence[Segments], n_rows: int) -> Segments:
 
 
 def merge_segments(parts: Sequence[tuple[Segments, NDArray[np.int64]]], n_rows: int) -> Segments:
-    """Rows of several sources in one batch: `parts` are (segments, the batch's row for each of their rows)."""
+    """Rows of several sources as one: `parts` are (segments, the row that each of their rows becomes)."""
     renumbered = []
     for s, rows in parts:
         patches = s.patches.copy()
@@ -59,7 +59,9 @@ def merge_segments(parts: Sequence[tuple[Segments, NDArray[np.int64]]], n_rows: 
         renumbered.append(replace(s, row=rows[s.row], patches=patches))
     joined = join_segments(renumbered, n_rows)
     order = np.argsort(joined.row, kind="stable")
-    return replace(joined, **{name: getattr(joined, name)[order] for name in _COLUMNS if name != "patches"})
+    patches = joined.patches[np.argsort(joined.patches[:, 0], kind="stable")]
+    columns = {name: getattr(joined, name)[order] for name in _COLUMNS if name != "patches"}
+    return replace(joined, **columns, patches=patches)
 
 
 def cumulative_lengths(borders: NDArray[np.int32], *, length: int | None) -> NDArray[np.int32]:
