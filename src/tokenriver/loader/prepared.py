@@ -129,9 +129,10 @@ class Prepared:
 
     def mask(self, n_rows: int, seq_len: int) -> NDArray[np.bool_] | None:
         """Which targets count, bool [n_rows, T]; None when all do."""
-        short, border_targets = self._steps.short[self._k], self._own(self._steps.border_targets)
-        if not short and not len(border_targets):
+        short, (border_targets, edges) = self._steps.short[self._k], self._steps.border_targets
+        if not short and edges[self._k] == edges[self._k + 1]:
             return None
+        border_targets = self._own(self._steps.border_targets)
         mask = np.empty((n_rows, seq_len), np.bool_)
         mask.fill(True)  # half of what np.ones takes
         for row, n in short:
