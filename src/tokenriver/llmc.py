@@ -181,6 +181,7 @@ class DataLoader:
             raise ResumeError("the state was saved with another should_shuffle")
         shard, sample = (_number(state, name, what) for name in ("current_shard_idx", "current_sample_idx"))
         if not self.should_shuffle:
+            self._check_samples(state, shard, what)
             self.resume(shard, sample)
             return
         order, inside = (_numbers(state, name, what) for name in ("shard_indices", "intra_shard_indices"))
@@ -194,11 +195,23 @@ class DataLoader:
         before = self.shard_indices, self.intra_shard_indices
         self.shard_indices, self.intra_shard_indices = order, inside
         try:
+            self._check_samples(state, shard, what)
             self.resume(shard, sample)
         except ResumeError:
             self.shard_indices, self.intra_shard_indices = before
             raise
         self._generator = generator
+
+    def _check_samples(self, state: Mapping[str, Any], shard: int, what: str) -> None:
+        """Raise ResumeError where the saved shard had another number of batches: other B, T, processes or shards."""
+        if "shard_num_samples" not in state or not 0 <= shard < len(self._shards):
+            return
+        saved, found = _number(state, "shard_num_samples", what), self._samples(shard)
+        if saved != found:
+            raise ResumeError(
+                f"shard {shard} had {saved} batches when the state was saved, here it has {found}: B, T, num_processes "
+                "or the shards are others; resume takes a position as it is"
+            )
 
     def _advance(self) -> None:
         """The next shard, or the next epoch when the last one is used up."""

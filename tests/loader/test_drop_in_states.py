@@ -60,6 +60,19 @@ def test_an_edited_state_of_llm_c_s_loader_is_refused_and_changes_nothing(
 
 
 @pytest.mark.parametrize("shuffle", [True, False])
+def test_a_state_of_batches_of_another_shape_is_refused(pattern: str, shuffle: bool) -> None:
+    state = open_llmc(pattern, shuffle=shuffle, steps=3).state_dict()
+    for other in (
+        llmc.DataLoader(pattern, 2, 10, should_shuffle=shuffle),
+        llmc.DataLoader(pattern, 2, 5, 1, 2, should_shuffle=shuffle),
+    ):
+        before = other.state_dict()
+        with pytest.raises(ResumeError, match=r"shard 0 had \d+ batches when the state was saved, here it has"):
+            other.load_state_dict(state)
+        assert other.state_dict() == before
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
 def test_numpy_s_integers_in_a_state_of_llm_c_s_loader_become_python_s(pattern: str, shuffle: bool) -> None:
     loader = open_llmc(pattern, shuffle=shuffle)
     state = loader.state_dict()

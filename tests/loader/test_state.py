@@ -190,8 +190,9 @@ def test_another_setting_is_refused_by_name_unless_allowed(
     other.load_state_dict(state, allow_change=allowed)
     assert other.step == (3 if "batch_size" in options else 6)
     other.load_state_dict(state, allow_change=True)
-    with pytest.raises(UsageError, match="allow_change knows"):
-        other.load_state_dict(state, allow_change="rank")
+    for unknown in ("rank", ["seed", 1], b"seed", 1, None):
+        with pytest.raises(UsageError, match="allow_change knows"):
+            other.load_state_dict(state, allow_change=unknown)  # type: ignore[arg-type]
 
 
 def edit_manifest(root: Path, change: Callable[[dict[str, Any]], None]) -> None:

@@ -85,6 +85,8 @@ def resolve(source: Source, *, split: str, cache: CacheSettings | None = None) -
     single = isinstance(source, str | os.PathLike) or hasattr(source, "fs")
     if not single and (isinstance(source, bytes | Mapping) or not isinstance(source, Iterable)):
         raise UsageError(f"a source is a path or URL, a list of them, or a Mixture, not {source!r}")
+    if isinstance(source, set | frozenset):
+        raise UsageError("a set of shards has no order, and each process would read another; give a list")
     named: list[Any] = [source] if single else list(source)  # type: ignore[arg-type]
     for path in named:
         if not (isinstance(path, str | os.PathLike) or hasattr(path, "fs")):
@@ -140,7 +142,7 @@ def _from_paths(paths: list[str], *, split: str, named: str = "") -> ShardSource
     """Shards in the order given."""
     if not paths:
         raise UsageError(f"{named or 'the source'} names no shard")
-    twice = [path for path, times in Counter(paths).items() if times > 1]
+    twice = [path for path, times in Counter(map(os.path.abspath, paths)).items() if times > 1]
     if twice:
         raise UsageError(f"{twice[0]} is listed twice; its tokens would be seen twice an epoch")
     one_split([os.path.basename(path) for path in paths], named)  # noqa: PTH119
@@ -150,7 +152,12 @@ def _from_paths(paths: list[str], *, split: str, named: str = "") -> ShardSource
                 f"{path}: a directory, but a list is of shards; name a data set alone, several as a Mixture, or their "
                 "shards one by one"
             )
-    return ShardSource(split, tuple(together(read_shard_files(paths, [None] * len(paths)))))
+    try:
+        shards = read_shard_files(paths, [None] * len(paths))
+    except FileNotFoundError as error:
+        hint = "; a list is of shards, a pattern stands alone" if glob.has_magic(str(error.filename)) else ""
+        raise UsageError(f"{error.filename}: no such shard{hint}") from None
+    return ShardSource(split, tuple(together(shards)))
 
 
 def together(shards: list[ShardFile]) -> list[ShardFile]:
