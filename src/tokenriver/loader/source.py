@@ -59,10 +59,14 @@ class ShardSource:
         return sum(shard.n_tokens for shard in self.shards)
 
     def fingerprint(self, *, hashes: Sequence[str] | None = None) -> Fingerprint:
-        """What identifies this data in a saved state; content by sha256 where known (or given), else by samples."""
-        known = hashes or [shard.sha256 for shard in self.shards if shard.sha256]
-        whole = len(known) == len(self.shards)
-        content = known if whole else [shard.sample.hex() for shard in self.shards]
+        """What identifies this data in a saved state; content by the manifest's sha256, else by samples, and also by
+        `hashes` where they are given."""
+        recorded, content = [shard.sha256 for shard in self.shards if shard.sha256], []
+        if len(recorded) < len(self.shards):
+            content.append("sample:" + _digest(shard.sample.hex() for shard in self.shards))
+            recorded = []
+        if known := hashes or recorded:
+            content.append("sha256:" + _digest(known))
         return Fingerprint(
             manifest=self.manifest_sha256 or "-",
             tokenizer=(self.tokenizer or "-").replace(";", ","),
@@ -70,7 +74,7 @@ class ShardSource:
             tokens=self.n_tokens,
             names=_digest(os.path.basename(shard.file) for shard in self.shards),  # noqa: PTH119
             headers=_digest(f"{s.header.variant} {s.n_tokens} {s.header.vocab_size}" for s in self.shards),
-            content=("sha256:" if whole else "sample:") + _digest(content),
+            content=",".join(content),
         )
 
 
