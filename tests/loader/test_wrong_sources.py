@@ -142,6 +142,17 @@ def test_a_shard_that_is_listed_twice_is_refused_however_it_is_written(
     for twice in ("./train-00000.bin", str(root / "train-00000.bin"), f"../{root.name}/train-00000.bin"):
         with pytest.raises(UsageError, match=r"train-00000\.bin is listed twice"):
             resolve(["train-00000.bin", "train-00001.bin", twice], split="train")
+    with pytest.raises(UsageError, match=r"memory://x/train-00000\.bin is listed twice"):
+        resolve(["memory://x/train-00000.bin"] * 2, split="train")
+
+
+def test_train_shards_are_not_taken_for_val(data_set: Callable[..., Path]) -> None:
+    root = data_set([100], val=[60])
+    train, val = root / "train-00000.bin", root / "val-00000.bin"
+    for source in (train, [train], f"{root}/train-*.bin", f"file://{train}", [f"file://{train}"]):
+        with pytest.raises(UsageError, match="train shards by their names, but split='val' is asked for"):
+            resolve(source, split="val")
+    assert [resolve(val, split=split).n_tokens for split in ("train", "val")] == [60, 60]
 
 
 def test_lists_of_patterns_and_sets_of_shards_are_refused(data_set: Callable[..., Path]) -> None:

@@ -10,7 +10,6 @@ import glob
 import hashlib
 import json
 import os
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from tokenriver.loader.listing import (
     MANIFEST,
     TOKENS_NAME,
     choose_names,
+    each_once,
     files_of_split,
     one_split,
     one_vocabulary,
@@ -146,10 +146,8 @@ def _from_paths(paths: list[str], *, split: str, named: str = "") -> ShardSource
     """Shards in the order given."""
     if not paths:
         raise UsageError(f"{named or 'the source'} names no shard")
-    twice = [path for path, times in Counter(map(os.path.abspath, paths)).items() if times > 1]
-    if twice:
-        raise UsageError(f"{twice[0]} is listed twice; its tokens would be seen twice an epoch")
-    one_split([os.path.basename(path) for path in paths], named)  # noqa: PTH119
+    each_once(map(os.path.abspath, paths))
+    one_split([os.path.basename(path) for path in paths], named, split=split)  # noqa: PTH119
     for path in paths:
         if os.path.isdir(path):  # noqa: PTH112
             raise UsageError(
