@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import sys
 
-# llm.c's train_gpt2.py defines DistributedDataLoader itself. Instead of that class:
+# llm.c's train_gpt2.py defines DistributedDataLoader itself, whose batches it then moves by x.to(device), as it can
+# these. Instead of that class:
 from tokenriver.llmc import DataLoader as DistributedDataLoader
 
 # Parameter Golf's train_gpt.py defines these itself. Instead of those definitions:

@@ -12,11 +12,10 @@ from __future__ import annotations
 import argparse
 import json
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
 from torch import nn
@@ -24,9 +23,6 @@ from torch.nn import functional
 
 from tokenriver import TrainLoader
 from tokenriver.torch import TensorBatch, document_mask, document_mask_mod, to_device
-
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
 
 @dataclass(frozen=True)

@@ -69,14 +69,24 @@ class MT19937:
         self._random.set_state(("MT19937", np.array(words, np.uint32), position, 0, 0.0))
 
 
+class Ids(np.ndarray[Any, np.dtype[np.int32]]):
+    """A NumPy array of ids that has `to`, as the tensors of train_gpt2.py's own loader, so that its loop goes on."""
+
+    def to(self, *where: Any, **options: Any) -> Any:
+        """An int64 tensor of its own memory by torch's `to(device, …)`. MissingDependencyError without torch."""
+        from tokenriver.loader.torch import from_ids
+
+        return from_ids(np.asarray(self).astype(np.int64)).to(*where, **options)
+
+
 class DataLoader:
     """Batches of `B` rows of `T` tokens, in llm.c's order for this rank, for ever.
 
     `filename_pattern` is a glob; its matches are read in the order of their names, one after the other, and what
     does not fill a batch of all ranks at a shard's end is left out. With `should_shuffle` the shards are permuted
     anew each epoch and the batches inside each shard each time it is opened. `next_batch` returns (inputs, targets),
-    int32 [B, T] NumPy arrays, also kept as `inputs` and `targets`. Raises UsageError when nothing matches or a shard
-    is too small for one batch, FormatError for a file that is no shard.
+    int32 [B, T] NumPy arrays whose `to(device)` gives int64 tensors, also kept as `inputs` and `targets`. Raises
+    UsageError when nothing matches or a shard is too small for one batch, FormatError for a file that is no shard.
 
     `current_shard_idx` and `current_sample_idx` say which batch comes next (the first counts in the permuted order),
     `num_tokens` is the sum over all shards, `shard_num_samples` the batches in the open shard.
@@ -115,7 +125,7 @@ class DataLoader:
         self._generator = MT19937(_LOADER_SEED + process_rank)
         self.shard_indices = list(range(len(self._shards)))
         self.intra_shard_indices: list[int] = []
-        self.inputs = self.targets = np.zeros((B, T), np.int32)
+        self.inputs = self.targets = np.zeros((B, T), np.int32).view(Ids)
         self.reset()
 
     def reset(self) -> None:
@@ -142,7 +152,7 @@ class DataLoader:
         self.shard_num_samples = samples
         self._reader.expect(self.shard_indices[current_shard_idx:][:SHARDS_AHEAD])
 
-    def next_batch(self) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    def next_batch(self) -> tuple[Ids, Ids]:
         """The next (inputs, targets), int32 [B, T] each."""
         if self.current_sample_idx >= self.shard_num_samples:
             self._advance()
@@ -153,8 +163,8 @@ class DataLoader:
         start = int(self._reader.bounds[shard]) + (sample * self.num_processes + self.process_rank) * rows
         ids = np.empty(rows + 1, self._reader.dtype)
         self._reader.read(start, ids)
-        self.inputs = ids[:-1].astype(np.int32).reshape(self.B, self.T)
-        self.targets = ids[1:].astype(np.int32).reshape(self.B, self.T)
+        self.inputs = ids[:-1].astype(np.int32).reshape(self.B, self.T).view(Ids)
+        self.targets = ids[1:].astype(np.int32).reshape(self.B, self.T).view(Ids)
         self.current_sample_idx += 1
         return self.inputs, self.targets
 
@@ -181,6 +191,7 @@ class DataLoader:
             raise ResumeError("the state was saved with another should_shuffle")
         shard, sample = (_number(state, name, what) for name in ("current_shard_idx", "current_sample_idx"))
         if not self.should_shuffle:
+            self._check_samples(state, shard, what)
             self.resume(shard, sample)
             return
         order, inside = (_numbers(state, name, what) for name in ("shard_indices", "intra_shard_indices"))
@@ -194,11 +205,23 @@ class DataLoader:
         before = self.shard_indices, self.intra_shard_indices
         self.shard_indices, self.intra_shard_indices = order, inside
         try:
+            self._check_samples(state, shard, what)
             self.resume(shard, sample)
         except ResumeError:
             self.shard_indices, self.intra_shard_indices = before
             raise
         self._generator = generator
+
+    def _check_samples(self, state: Mapping[str, Any], shard: int, what: str) -> None:
+        """Raise ResumeError where the saved shard had another number of batches: other B, T, processes or shards."""
+        if "shard_num_samples" not in state or not 0 <= shard < len(self._shards):
+            return
+        saved, found = _number(state, "shard_num_samples", what), self._samples(shard)
+        if saved != found:
+            raise ResumeError(
+                f"shard {shard} had {saved} batches when the state was saved, here it has {found}: B, T, num_processes "
+                "or the shards are others; resume takes a position as it is"
+            )
 
     def _advance(self) -> None:
         """The next shard, or the next epoch when the last one is used up."""

@@ -81,6 +81,50 @@ def test_documents_are_numbered_within_their_shard(tmp_path: Path, position: str
         ]
 
 
+def test_documents_without_separators_are_told_by_their_index(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    documents = ["a first one", "two", "three is the longest of all of them", "4", "and the fifth"]
+    (tmp_path / "d.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in documents))
+    words = ["build", str(tmp_path / "d.jsonl"), "--tokenizer", "byte", "--dataset", "d", "--split", "train"]
+    assert main([*words, "--out", str(tmp_path), "--shard-tokens", "50"]) == 0
+    root = tmp_path / "tokens" / "byte" / "d"
+    shape = ["--batch-size", "1", "--seq-len", "60", "--order", "sequential", "--tokenizer", "byte"]
+    capsys.readouterr()
+    (row,) = rows_of(capsys, str(root), "--step", "0", *shape)
+    found = [(part["text"], part["shard"][-6:], part["document"], part["begins"]) for part in row["parts"]]
+    cut = documents[4][: 61 - sum(map(len, documents[:4]))]
+    assert found == [
+        (documents[0], "00.bin", 0, True),
+        (documents[1], "00.bin", 1, True),
+        (documents[2], "00.bin", 2, True),
+        (documents[3], "00.bin", 3, True),
+        (cut, "01.bin", 0, True),
+    ]
+    inside = rows_of(capsys, str(root), "--step", "1", "--batch-size", "1", "--seq-len", "5", "--order", "sequential")
+    assert [(p["document"], p["begins"], p["stop"]) for p in inside[0]["parts"]] == [(0, False, 11)]
+    for index in root.glob("*.index"):
+        index.unlink()
+    (row,) = rows_of(capsys, str(root), "--step", "0", *shape)
+    assert [part["document"] for part in row["parts"]] == [None, None]
+
+
+def test_a_last_partial_batch_is_traced_where_the_loader_served_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root = write_data_set(tmp_path / "data", [100])  # 9 rows of 11, in batches of 4
+    shape = ["--batch-size", "2", "--world-size", "2", "--seq-len", "11", "--no-drop-last"]
+    loaders = [TrainLoader(root, batch_size=2, seq_len=11, rank=r, world_size=2, drop_last=False) for r in range(2)]
+    for step in (2, 3):
+        rows = rows_of(capsys, str(root), "--step", str(step), *shape)
+        assert [row["rank"] for row in rows] == ([0] if step == 2 else [0, 0, 1, 1])
+        for row in rows:
+            ids = [i for part in row["parts"] for i in part["ids"]]
+            assert ids[:-1] == loaders[row["rank"]].batch_at(step).inputs[row["row"]].tolist()
+    assert main(["trace", str(root), "--step", "2", *shape, "--rank", "1"]) == 0
+    assert capsys.readouterr().out == "epoch 0, step 2 of 3: 0 rows, shuffled\n"
+
+
 def test_a_saved_state_gives_the_settings_and_text_is_decoded(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -68,6 +68,10 @@ def train_gpt(monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
     torch.set_num_threads(threads)
 
 
+def test_the_training_example_is_short() -> None:
+    assert len((EXAMPLES / "train_gpt.py").read_text().splitlines()) < 200
+
+
 @pytest.mark.parametrize("packing", ["concat", "best-fit"])
 def test_training_stopped_twice_has_the_same_losses(
     train_gpt: ModuleType, text_set: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], packing: str

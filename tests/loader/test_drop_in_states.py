@@ -59,6 +59,31 @@ def test_an_edited_state_of_llm_c_s_loader_is_refused_and_changes_nothing(
         loader.load_state_dict(None)  # type: ignore[arg-type]
 
 
+def test_a_loop_that_moves_llm_c_s_batches_to_a_device_goes_on_as_it_is(pattern: str) -> None:
+    torch = pytest.importorskip("torch")
+    x, y = open_llmc(pattern, shuffle=False, steps=1).next_batch()
+    moved, narrow = x.to("cpu"), y.to(device="cpu", dtype=torch.int32)
+    assert (moved.dtype, narrow.dtype) == (torch.int64, torch.int32)
+    assert moved.tolist() == x.tolist() == np.arange(10, 20).reshape(2, 5).tolist()
+    assert narrow.tolist() == y.tolist() == (x + 1).tolist()
+    moved[:] = 0
+    assert isinstance(x, np.ndarray)
+    assert x.any()
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_a_state_of_batches_of_another_shape_is_refused(pattern: str, shuffle: bool) -> None:
+    state = open_llmc(pattern, shuffle=shuffle, steps=3).state_dict()
+    for other in (
+        llmc.DataLoader(pattern, 2, 10, should_shuffle=shuffle),
+        llmc.DataLoader(pattern, 2, 5, 1, 2, should_shuffle=shuffle),
+    ):
+        before = other.state_dict()
+        with pytest.raises(ResumeError, match=r"shard 0 had \d+ batches when the state was saved, here it has"):
+            other.load_state_dict(state)
+        assert other.state_dict() == before
+
+
 @pytest.mark.parametrize("shuffle", [True, False])
 def test_numpy_s_integers_in_a_state_of_llm_c_s_loader_become_python_s(pattern: str, shuffle: bool) -> None:
     loader = open_llmc(pattern, shuffle=shuffle)

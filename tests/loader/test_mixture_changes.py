@@ -171,6 +171,7 @@ def test_a_plan_of_epochs_without_number_tells_them_by_the_first_thousand(source
     mixture = Mixture({name: (path, 1) for name, path in sources.items()})
     words = {**OPTIONS, "packing": "best-fit", "order": "shuffled"}
     plan = plan_mixture(mixture, steps=10**9, **words)
+    assert plan_mixture(mixture, steps=10, world_size=2, **words).tokens == 2 * 10 * plan.tokens // 10**9
     rows = TrainLoader(mixture, **words).mixture_rows.rows_of(1, 0)
     assert plan.total.sources[1].epochs == pytest.approx(2 * 10**9 / rows, rel=0.1)
 

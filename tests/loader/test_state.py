@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from positions import write_data_set
 
-from tokenriver import Batch, IntegrityError, ResumeError, TrainLoader, UsageError, write_shard
+from tokenriver import Batch, IntegrityError, Mixture, ResumeError, TrainLoader, UsageError, write_shard
 from tokenriver.loader.fingerprint import Fingerprint
 from tokenriver.loader.order import ORDERS
 from tokenriver.loader.state import STATE_KEYS
@@ -190,8 +190,9 @@ def test_another_setting_is_refused_by_name_unless_allowed(
     other.load_state_dict(state, allow_change=allowed)
     assert other.step == (3 if "batch_size" in options else 6)
     other.load_state_dict(state, allow_change=True)
-    with pytest.raises(UsageError, match="allow_change knows"):
-        other.load_state_dict(state, allow_change="rank")
+    for unknown in ("rank", ["seed", 1], b"seed", 1, None):
+        with pytest.raises(UsageError, match="allow_change knows"):
+            other.load_state_dict(state, allow_change=unknown)  # type: ignore[arg-type]
 
 
 def edit_manifest(root: Path, change: Callable[[dict[str, Any]], None]) -> None:
@@ -291,6 +292,41 @@ def test_verify_without_a_manifest_compares_with_a_verified_state(tmp_path: Path
     flip(tmp_path / "a.bin", 3000)
     with pytest.raises(ResumeError, match=r"content \(SHA-256\)"):
         TrainLoader(tmp_path / "a.bin", batch_size=2, seq_len=8).load_state_dict(verified.state_dict(), verify=True)
+
+
+def test_a_verified_state_still_refuses_another_file_where_nothing_is_verified(tmp_path: Path) -> None:
+    write_shard(tmp_path / "a.bin", np.arange(5000))
+    state = TrainLoader(tmp_path / "a.bin", batch_size=2, seq_len=8, verify=True).state_dict()
+    assert len(json.dumps(state)) < 1024
+    TrainLoader(tmp_path / "a.bin", batch_size=2, seq_len=8).load_state_dict(state)
+    write_shard(tmp_path / "a.bin", np.arange(5000)[::-1].copy())
+    with pytest.raises(ResumeError, match=r"the shards' content \(sample:"):
+        TrainLoader(tmp_path / "a.bin", batch_size=2, seq_len=8).load_state_dict(state)
+    alone = Fingerprint("a=b@0", 3, 10, "n", "h", "sha256:c", "-")
+    assert alone.differences(Fingerprint("a=b@0", 3, 10, "n", "h", "sample:c", "-")) == []
+
+
+@pytest.mark.parametrize("manifest", [True, False])
+def test_verify_hashes_the_shards_of_every_source_of_a_mixture(tmp_path: Path, manifest: bool) -> None:
+    roots = {name: write_data_set(tmp_path / name, [400, 300]) for name in ("a", "b")}
+    sources = {name: (root if manifest else f"{root}/*.bin", 0.5) for name, root in roots.items()}
+    options: dict[str, Any] = {"batch_size": 2, "seq_len": 8}
+    state = TrainLoader(Mixture(sources), verify=True, **options).state_dict()
+    loader = TrainLoader(Mixture(sources), **options)
+    loader.load_state_dict(state, verify=True)
+    flip(roots["b"] / "train-00001.bin", 1500)
+    error: type[Exception] = IntegrityError
+    message = r"b/train-00001\.bin: SHA-256 is not the one in .*b/_MANIFEST\.json"
+    if not manifest:
+        error, message = ResumeError, r"content \(SHA-256\) is not what it was"
+    with pytest.raises(error, match=message):
+        loader.load_state_dict(state, verify=True)
+    alone = TrainLoader(roots["a"], **options).state_dict()
+    if manifest:
+        with pytest.raises(error, match=message):
+            loader.load_state_dict(alone, verify=True, allow_change="mixture")
+    else:
+        loader.load_state_dict(alone, verify=True, allow_change="mixture")  # nothing is recorded of any source
 
 
 @pytest.mark.parametrize(

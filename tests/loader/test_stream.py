@@ -195,6 +195,16 @@ def test_a_shard_replaced_rewritten_or_grown_meanwhile_is_an_error_that_names_it
             draw_all(loader)
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="there are no named pipes here")
+def test_a_pipe_in_the_place_of_a_shard_is_an_error_and_not_waited_for(tmp_path: Path) -> None:
+    loader = TrainLoader(write_data_set(tmp_path / "data", [500, 500]), batch_size=4, seq_len=16, prefetch=0)
+    (tmp_path / "data" / "train-00001.bin").unlink()
+    os.mkfifo(tmp_path / "data" / "train-00001.bin")
+    with pytest.raises(IntegrityError, match=r"train-00001\.bin: cut short from 2,024 to 0 bytes"):
+        draw_all(loader)
+    assert all(os.get_blocking(shard.descriptor) for shard in loader.reader._open.values())
+
+
 def test_without_preadv_the_same_tokens_are_read(data_set: DataSet, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(range_reader, "_preadv", range_reader.seek_and_read)
     monkeypatch.setattr(range_reader, "many_reads", lambda: None)

@@ -126,6 +126,8 @@ def test_one_token_too_few_is_an_error_with_both_numbers_and_one_more_is_one_ste
         assert len(drain(TrainLoader(tmp_path / "just.bin", rank=rank, epochs=1, **options))) == 1
     with pytest.raises(UsageError, match="has 0 tokens"):
         TrainLoader(tmp_path / "empty.bin", rank=0, **options)
+    with pytest.raises(UsageError, match=r"needs 1,025 tokens \(a row of 1024 targets, and 1\), but .* 0 tokens"):
+        TrainLoader(tmp_path / "empty.bin", rank=0, drop_last=False, **options)
 
 
 def test_ten_epochs_of_tiny_shards_never_block_and_cover_the_same_sequences(data_set: DataSet) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 
-from tokenriver import FormatError, Mixture, ResumeError, TrainLoader, UsageError, write_shard
+from tokenriver import FormatError, Mixture, ResumeError, TrainLoader, UsageError, golf, llmc, write_shard
 from tokenriver.loader.source import resolve
 from tokenriver.shards.index import index_shard
 
@@ -113,3 +113,71 @@ def test_ranks_of_the_environment_that_cannot_be_are_named_as_such(
     with pytest.raises(UsageError, match=r"not 'two' \(WORLD_SIZE in the environment\)"):
         TrainLoader(root, **OPTIONS)
     assert TrainLoader(root, **OPTIONS, rank=0, world_size=1).world_size == 1
+    monkeypatch.setenv("WORLD_SIZE", "9" * 5000)
+    with pytest.raises(UsageError, match=r"not '9{40}' \(WORLD_SIZE in the environment\)"):
+        TrainLoader(root, **OPTIONS)
+
+
+def test_processes_that_do_not_know_their_rank_do_not_all_read_the_rows_of_rank_0(
+    data_set: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = data_set([100])
+    monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    with pytest.raises(UsageError, match=r"world_size is 4 \(WORLD_SIZE in the environment\), but which rank"):
+        TrainLoader(root, **OPTIONS)
+    with pytest.raises(UsageError, match="world_size is 2, but which rank"):
+        TrainLoader(root, **OPTIONS, world_size=2)
+    assert TrainLoader(root, **OPTIONS, rank=3).rank == 3
+    assert TrainLoader(root, **OPTIONS, world_size=1).rank == 0
+    monkeypatch.setenv("RANK", "1")
+    assert TrainLoader(root, **OPTIONS, world_size=2).rank == 1
+
+
+def test_a_shard_that_is_listed_twice_is_refused_however_it_is_written(
+    data_set: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = data_set([100, 100])
+    monkeypatch.chdir(root)
+    for twice in ("./train-00000.bin", str(root / "train-00000.bin"), f"../{root.name}/train-00000.bin"):
+        with pytest.raises(UsageError, match=r"train-00000\.bin is listed twice"):
+            resolve(["train-00000.bin", "train-00001.bin", twice], split="train")
+    with pytest.raises(UsageError, match=r"memory://x/train-00000\.bin is listed twice"):
+        resolve(["memory://x/train-00000.bin"] * 2, split="train")
+
+
+def test_train_shards_are_not_taken_for_val(data_set: Callable[..., Path]) -> None:
+    root = data_set([100], val=[60])
+    train, val = root / "train-00000.bin", root / "val-00000.bin"
+    for source in (train, [train], f"{root}/train-*.bin", f"file://{train}", [f"file://{train}"]):
+        with pytest.raises(UsageError, match="train shards by their names, but split='val' is asked for"):
+            resolve(source, split="val")
+    assert [resolve(val, split=split).n_tokens for split in ("train", "val")] == [60, 60]
+
+
+def test_lists_of_patterns_and_sets_of_shards_are_refused(data_set: Callable[..., Path]) -> None:
+    root = data_set([100])
+    with pytest.raises(UsageError, match=r"train-\*\.bin: no such shard; a list is of shards, a pattern stands alone"):
+        resolve([str(root / "train-*.bin")], split="train")
+    with pytest.raises(UsageError, match=r"train-00007\.bin: no such shard$"):
+        resolve([root / "train-00007.bin"], split="train")
+    with pytest.raises(UsageError, match="a set of shards has no order"):
+        resolve({str(root / "train-00000.bin")}, split="train")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("prefetch", [0, 2])
+def test_a_process_may_move_to_another_directory_after_it_opened_a_relative_path(
+    data_set: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, prefetch: int
+) -> None:
+    root = data_set([100])
+    monkeypatch.chdir(root.parent)
+    options: dict[str, Any] = {**OPTIONS, "prefetch": prefetch, "order": "sequential"}
+    loaders = [
+        TrainLoader(source, **options) for source in (root.name, f"{root.name}/*.bin", [f"{root.name}/train-00000.bin"])
+    ]
+    opened = llmc.DataLoader(f"{root.name}/*.bin", 2, 8), golf.TokenStream(f"{root.name}/*.bin", device=None)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert [next(iter(loader)).inputs[1, 0] for loader in loaders] == [8, 8, 8]
+    assert opened[0].next_batch()[0][1, 0] == 8
+    assert opened[1].take(3).tolist() == [0, 1, 2]

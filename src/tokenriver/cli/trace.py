@@ -45,6 +45,10 @@ def trace_command(
     split: Annotated[str, typer.Option("--split", help="train or val.")] = "train",
     order: Annotated[str, typer.Option("--order", help="shuffled, block-shuffled or sequential.")] = "shuffled",
     seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the order.")] = 0,
+    drop_last: Annotated[
+        bool,
+        typer.Option("--drop-last/--no-drop-last", help="As the loader was told: the last, partial batch is left out."),
+    ] = True,
     packing: Annotated[str, typer.Option("--packing", help="concat, bos-aligned or best-fit.")] = "concat",
     max_doc_len: Annotated[
         int | None, typer.Option("--max-doc-len", min=1, help="Longest document of bos-aligned rows.")
@@ -67,7 +71,7 @@ def trace_command(
         packed = saved.get("packing") or {}
         packing, max_doc_len = packed.get("mode", "concat"), packed.get("max_doc_len")
         settings |= {"window": packed["window"]} if isinstance(packed.get("window"), int) else {}
-    settings |= {"packing": packing, "max_doc_len": max_doc_len}
+    settings |= {"packing": packing, "max_doc_len": max_doc_len, "drop_last": drop_last}
     if batch_size is None or settings["seq_len"] is None:
         raise UsageError("the batch's shape is not known: give --batch-size and --seq-len, or --state")
     loader = TrainLoader(dataset, batch_size=batch_size, rank=0, world_size=world_size, prefetch=0, **settings)
@@ -82,7 +86,7 @@ def trace_command(
             separator = Separator(coder.separator_id)
     rows = trace_step(loader, step, epoch=epoch, rank=rank, separator=separator)
     rows = [found for found in rows if row is None or found.row == row]
-    if not rows:
+    if row is not None and not rows:
         raise UsageError(f"there is no row {row} in a batch of {batch_size} rows a rank")
     if as_json:
         print(json.dumps(_as_facts(loader, step, epoch, rows, coder), indent=2, ensure_ascii=False))

@@ -11,6 +11,9 @@ from tokenriver.errors import UsageError
 
 __all__ = ["NO_EPOCHS", "optional_whole", "plain", "ranks", "whole"]
 
+_MOST_DIGITS = 40
+"""Of a rank or world size; Python itself refuses to read 5,000."""
+
 NO_EPOCHS = "a mixture has no epochs: give its sources max_epochs, and leave epochs out"
 
 
@@ -42,15 +45,25 @@ def plain(state: Any) -> Any:
 
 
 def ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
-    """Rank and world size: as given, else torchrun's RANK and WORLD_SIZE, else 0 of 1."""
+    """Rank and world size: as given, else torchrun's RANK and WORLD_SIZE, else 0 of 1.
+
+    Raises UsageError for what is no such number, and for several ranks none of which is known to be this one: each
+    process would take the rows of rank 0.
+    """
     values = []
     for given, name, default in ((rank, "RANK", "0"), (world_size, "WORLD_SIZE", "1")):
         text = os.environ.get(name, default) if given is None else str(given)
-        if not text.strip().isdecimal():
+        if not text.strip().isdecimal() or len(text) > _MOST_DIGITS:
             where = f" ({name} in the environment)" if given is None else ""
-            raise UsageError(f"{name.lower()} is an integer of 0 or more, not {text!r}{where}")
+            raise UsageError(f"{name.lower()} is an integer of 0 or more, not {text[:_MOST_DIGITS]!r}{where}")
         values.append(int(text))
     found, of = values
+    if of > 1 and rank is None and "RANK" not in os.environ:
+        where = " (WORLD_SIZE in the environment)" if world_size is None else ""
+        raise UsageError(
+            f"world_size is {of}{where}, but which rank this is is not known, and all would read the same rows; give "
+            "rank, or begin the processes with torchrun, which sets RANK"
+        )
     if 0 < of <= found and rank is None:
         raise UsageError(
             f"rank is in [0, {of}) for a world size of {of}, not {found} (RANK in the environment); torchrun sets RANK "

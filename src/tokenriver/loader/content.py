@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tokenriver.errors import IntegrityError, ResumeError, UsageError
+from tokenriver.loader.fingerprint import Fingerprint
 from tokenriver.loader.shard_file import hash_shards
 
 if TYPE_CHECKING:
@@ -21,26 +22,31 @@ def recorded_hashes(data: ShardSource) -> list[str]:
     wrong = [s.path for s, found in zip(data.shards, hashes, strict=True) if s.sha256 not in (None, found)]
     if wrong:
         raise IntegrityError(
-            f"{wrong[0]}: SHA-256 is not the one in {data.manifest}"
+            f"{wrong[0]}: SHA-256 is not the one in {data.manifest or 'its manifest'}"
             + (f" (nor are {len(wrong) - 1} others')" if len(wrong) > 1 else "")
         )
     return hashes
 
 
-def verify_against(data: ShardSource, saved: str, *, check: bool) -> None:
-    """Hash every shard and compare with the manifest's record and that of a saved state.
+def verify_against(sources: Mapping[str, ShardSource], saved: str | Mapping[str, str], *, check: bool) -> None:
+    """Hash every shard and compare with the manifest's record and that of a saved state, source by source.
 
-    Raises IntegrityError, ResumeError (not what it was when the state was saved), UsageError (no record at all).
+    `saved` is the fingerprint of one data set, called "", or those of a mixture's sources; a source that it does not
+    know is held against its manifest alone. Raises IntegrityError, ResumeError (not what it was when the state was
+    saved), UsageError (no record at all).
     """
-    current = data.fingerprint(hashes=recorded_hashes(data))
-    if not check or f"content={current.content}" in saved.split(";"):
-        return
-    if "content=sha256:" in saved:
-        raise ResumeError("the shards' content (SHA-256) is not what it was when the state was saved")
-    raise UsageError(
-        "verify has nothing to compare with: there is no manifest, and the state was saved by a loader without "
-        "verify=True, which records samples only"
-    )
+    prints = {"": saved} if isinstance(saved, str) else saved
+    for name, data in sources.items():
+        current = data.fingerprint(hashes=recorded_hashes(data)).digests["sha256"]
+        before = Fingerprint.parse(prints[name]).digests.get("sha256") if check and name in prints else current
+        if before == current:
+            continue
+        if before is not None:
+            raise ResumeError("the shards' content (SHA-256) is not what it was when the state was saved")
+        raise UsageError(
+            "verify has nothing to compare with: there is no manifest, and the state was saved by a loader without "
+            "verify=True, which records samples only"
+        )
 
 
 def part_fingerprints(parts: Mapping[str, ShardSource], hashes: Sequence[str] | None) -> dict[str, str]:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tokenriver.loader.shard_file import ShardFile
     from tokenriver.loader.source import ShardSource
 
-__all__ = ["DocumentFinder", "Documents"]
+__all__ = ["DocumentFinder", "Documents", "indexed_ends"]
 
 _THREADS = 8
 _MIX = np.uint64(0x9E3779B97F4A7C15)
@@ -128,6 +128,17 @@ def _has_index(shard: ShardFile) -> bool:
     from tokenriver.loader.remote_documents import has_index
 
     return has_index(shard)
+
+
+def indexed_ends(shard: ShardFile) -> NDArray[np.int64] | None:
+    """The documents' ends in a shard by the index beside it; None without one."""
+    if not _has_index(shard):
+        return None
+    if shard.origin is None:
+        return read_index(index_path(shard.path), shard.n_tokens)
+    from tokenriver.loader.remote_documents import remote_ends
+
+    return remote_ends(shard, separator_id=None, position="before")[0]
 
 
 def _shard_ends(shard: ShardFile, source: ShardSource) -> tuple[NDArray[np.int64], int | None, int | None]:

@@ -51,15 +51,22 @@ class Fingerprint:
             parts["manifest"],
         )
 
+    @property
+    def digests(self) -> dict[str, str]:
+        """Of the content, by what they are of: "sample", "sha256", or both."""
+        return {kind: digest for kind, _, digest in (part.partition(":") for part in self.content.split(","))}
+
     def differences(self, saved: Fingerprint) -> list[str]:
         """What changed since `saved`, in words; empty when nothing did.
 
-        Content known by sha256 on one side and by samples on the other is not compared: the rest decides.
+        Content known by sha256 alone on one side and by samples alone on the other is not compared: the rest decides.
         """
         found = []
         for name, meaning in _MEANING.items():
             old, new = getattr(saved, name), getattr(self, name)
-            if name == "content" and old.split(":")[0] != new.split(":")[0]:
+            if name == "content" and all(
+                saved.digests.get(kind, known) == known for kind, known in self.digests.items()
+            ):
                 continue
             if old != new:
                 found.append(f"{meaning} ({old} → {new})")

@@ -11,12 +11,13 @@ from typing import TYPE_CHECKING, Any
 from tokenriver.errors import FormatError, IntegrityError, UsageError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
 __all__ = [
     "MANIFEST",
     "TOKENS_NAME",
     "choose_names",
+    "each_once",
     "files_of_split",
     "manifest_files",
     "one_split",
@@ -65,12 +66,24 @@ def choose_names(directory: str, names: list[str], *, split: str, explain: Calla
     return [match.string for match in chosen]
 
 
-def one_split(names: Sequence[str], pattern: str) -> None:
-    """Raise UsageError when the names that a pattern matched are of both splits."""
+def each_once(paths: Iterable[str]) -> None:
+    """Raise UsageError for a shard that a list names twice."""
+    twice = [path for path, times in Counter(paths).items() if times > 1]
+    if twice:
+        raise UsageError(f"{twice[0]} is listed twice; its tokens would be seen twice an epoch")
+
+
+def one_split(names: Sequence[str], pattern: str, *, split: str) -> None:
+    """Raise UsageError when the names that a pattern matched are of both splits, or of train where val is wanted.
+
+    Val shards are taken without `split="val"`, which a pattern of them need not repeat.
+    """
     splits = {match["split"] for name in names if (match := _SHARD_NAME.fullmatch(name))}
     splits |= {name.split("-")[0] for name in names if TOKENS_NAME.fullmatch(name)}
     if len(splits) > 1:
         raise UsageError(f"{pattern} holds train and val shards; narrow it to one split")
+    if split == "val" and splits == {"train"}:
+        raise UsageError(f"{pattern or names[0]}: train shards by their names, but split='val' is asked for")
 
 
 def one_vocabulary(shards: Sequence[tuple[str, int]]) -> None:

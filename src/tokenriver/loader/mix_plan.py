@@ -57,7 +57,7 @@ def plan_mixture(mixture: Mixture, *, steps: int, **options: Any) -> MixPlan:
     """The plan of a run of `steps` steps; `options` are TrainLoader's. Only headers (and document indexes) are read."""
     if not 1 <= whole("steps", steps) < 1 << 40:
         raise UsageError(f"steps is at least 1 and below 2^40, not {steps}")
-    loader = TrainLoader(mixture, prefetch=0, **options)
+    loader = TrainLoader(mixture, prefetch=0, **{"rank": 0, **options})  # a plan is of all ranks
     end = loader.plan.steps(0)
     steps = steps if end is None else min(steps, end)
     edges = sorted({0, steps, *(step for step, _ in mixture.phases if step < steps)})
@@ -91,7 +91,7 @@ def draw_mixture(mixture: Mixture, path: Path, *, steps: int, **options: Any) ->
     ending = path.suffix.removeprefix(".") or "png"
     if ending not in FigureCanvasBase.get_supported_filetypes():
         raise UsageError(f"{path}: a picture's name ends in .png, .svg or .pdf")
-    loader = TrainLoader(mixture, prefetch=0, **options)
+    loader = TrainLoader(mixture, prefetch=0, **{"rank": 0, **options})
     end = loader.plan.steps(0)
     steps = steps if end is None else min(steps, end)
     points = sorted({round(k * steps / _POINTS) for k in range(_POINTS + 1)})

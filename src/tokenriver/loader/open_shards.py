@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tokenriver.errors import IntegrityError
-from tokenriver.loader.shard_file import ShardFile, read_shard_file
+from tokenriver.loader.shard_file import OPEN_FLAGS, ShardFile, read_shard_file
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -146,11 +146,13 @@ class OpenShards:
     def _reopen(self, index: int) -> int:
         shard = self.shards[index]
         try:
-            descriptor = os.open(shard.file, os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0))
+            descriptor = os.open(shard.file, OPEN_FLAGS)
         except FileNotFoundError:
             raise IntegrityError(f"{shard.path}: gone since the loader opened") from None
         try:
             self._check_same(shard, os.fstat(descriptor))
+            if os.name == "posix":
+                os.set_blocking(descriptor, True)  # io_uring would not wait for the disk
         except BaseException:
             os.close(descriptor)
             raise

@@ -81,10 +81,10 @@ class Plan:
         object.__setattr__(self, "steps_per_epoch", full + (rest > 0 and not self.drop_last))
         if self.steps_per_epoch == 0:
             rows = self.global_batch_size if self.drop_last else 1
+            made_of = f"{self.world_size} ranks x {self.batch_size} rows x " if self.drop_last else "a row of "
             raise UsageError(
-                f"too little data: a batch needs {rows * self.seq_len + 1:,} tokens ({self.world_size} ranks x "
-                f"{self.batch_size} rows x {self.seq_len} targets, and 1), but the {self.split} split has "
-                f"{self.n_tokens:,} tokens"
+                f"too little data: a batch needs {rows * self.seq_len + 1:,} tokens ({made_of}{self.seq_len} targets, "
+                f"and 1), but the {self.split} split has {self.n_tokens:,} tokens"
             )
 
     @property

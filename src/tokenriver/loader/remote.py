@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
 from typing import Any
@@ -25,6 +24,7 @@ from tokenriver.loader.listing import (
     MANIFEST,
     TOKENS_NAME,
     choose_names,
+    each_once,
     files_of_split,
     one_split,
     tokenizer_of,
@@ -51,10 +51,10 @@ def resolve_urls(urls: list[str], *, split: str, cache: CacheSettings | None) ->
         raise UsageError("a list of shards has no patterns in it")
     if patterns:
         found = _matches(urls[0])
-        one_split([url.rpartition("/")[2] for url in found], urls[0])
+        one_split([url.rpartition("/")[2] for url in found], urls[0], split=split)
         return ShardSource(split, tuple(together(shards_at(found, settings))))
     if len(urls) > 1 or urls[0].endswith(".bin"):
-        one_split([url.rpartition("/")[2] for url in urls], "the list")
+        one_split([url.rpartition("/")[2] for url in urls], "the list" if len(urls) > 1 else urls[0], split=split)
         return ShardSource(split, tuple(together(shards_at(urls, settings))))
     url = urls[0].rstrip("/")
     to_path(url)  # says what is missing for this kind of URL
@@ -102,9 +102,7 @@ def _matches(pattern: str) -> list[str]:
 def shards_at(urls: list[str], settings: CacheSettings) -> list[ShardFile]:
     """Shards by their own URLs (or paths, among them), in the order given, without a manifest. Patterns are matched."""
     urls = [match for url in urls for match in (_matches(url) if _is_pattern(url) else [url])]
-    twice = [url for url, times in Counter(urls).items() if times > 1]
-    if twice:
-        raise UsageError(f"{twice[0]} is listed twice; its tokens would be seen twice an epoch")
+    each_once(urls)
     folders: dict[str, list[str]] = {}
     for url in urls:
         if is_url(url):

@@ -21,15 +21,14 @@ if TYPE_CHECKING:
 
     from tokenriver.cache.fetch import CachedSet
 
-__all__ = ["SAMPLE_BYTES", "ShardFile", "hash_shards", "read_shard_file", "read_shard_files"]
+__all__ = ["OPEN_FLAGS", "SAMPLE_BYTES", "ShardFile", "hash_shards", "read_shard_file", "read_shard_files"]
 
 SAMPLE_BYTES = 256
 _THREADS = 16
 _TRIED, _SLOW = 64, 0.0002
 """After so many files, how many seconds a file may have taken for no threads to be used (in memory: 30 to 50 µs)."""
 
-_BINARY = getattr(os, "O_BINARY", 0)
-_AT_ONCE = getattr(os, "O_NONBLOCK", 0)
+OPEN_FLAGS = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0)
 """A named pipe in a shard's place is refused, not waited for."""
 
 
@@ -74,21 +73,23 @@ def read_shard_files(paths: list[str], hashes: Sequence[str | None]) -> list[Sha
 def read_shard_file(path: str, *, sha256: str | None = None) -> ShardFile:
     """Header, identity and a sample (start, middle and end of the ids) of one shard."""
     # Descriptors, not file objects: with 10,000 shards the objects are a third of the time.
-    file = os.open(path, os.O_RDONLY | _BINARY | _AT_ONCE)
+    descriptor = os.open(path, OPEN_FLAGS)
     try:
-        stat = os.fstat(file)
+        stat = os.fstat(descriptor)
         if not S_ISREG(stat.st_mode):
             raise FormatError(f"{path}: not a regular file, but a shard is one")
-        start = os.read(file, HEADER_BYTES + SAMPLE_BYTES)
+        start = os.read(descriptor, HEADER_BYTES + SAMPLE_BYTES)
         header = parse_header(start[:HEADER_BYTES], stat.st_size, path)
         digest = hashlib.sha256(start)
         for offset in (stat.st_size // 2, stat.st_size - SAMPLE_BYTES):
             if offset > len(start):
-                os.lseek(file, offset, os.SEEK_SET)
-                digest.update(os.read(file, SAMPLE_BYTES))
+                os.lseek(descriptor, offset, os.SEEK_SET)
+                digest.update(os.read(descriptor, SAMPLE_BYTES))
     finally:
-        os.close(file)
-    return ShardFile(path, header, stat.st_ino, stat.st_mtime_ns, digest.digest(), sha256)
+        os.close(descriptor)
+    # Opened again later, when the process may have moved to another directory.
+    file = path if os.path.isabs(path) else os.path.join(os.getcwd(), path)  # noqa: PTH117, PTH118, PTH109
+    return ShardFile(file, header, stat.st_ino, stat.st_mtime_ns, digest.digest(), sha256)
 
 
 def hash_shards(shards: Sequence[ShardFile]) -> list[str]:

@@ -10,7 +10,6 @@ import glob
 import hashlib
 import json
 import os
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from tokenriver.loader.listing import (
     MANIFEST,
     TOKENS_NAME,
     choose_names,
+    each_once,
     files_of_split,
     one_split,
     one_vocabulary,
@@ -59,10 +59,14 @@ class ShardSource:
         return sum(shard.n_tokens for shard in self.shards)
 
     def fingerprint(self, *, hashes: Sequence[str] | None = None) -> Fingerprint:
-        """What identifies this data in a saved state; content by sha256 where known (or given), else by samples."""
-        known = hashes or [shard.sha256 for shard in self.shards if shard.sha256]
-        whole = len(known) == len(self.shards)
-        content = known if whole else [shard.sample.hex() for shard in self.shards]
+        """What identifies this data in a saved state; content by the manifest's sha256, else by samples, and also by
+        `hashes` where they are given."""
+        recorded, content = [shard.sha256 for shard in self.shards if shard.sha256], []
+        if len(recorded) < len(self.shards):
+            content.append("sample:" + _digest(shard.sample.hex() for shard in self.shards))
+            recorded = []
+        if known := hashes or recorded:
+            content.append("sha256:" + _digest(known))
         return Fingerprint(
             manifest=self.manifest_sha256 or "-",
             tokenizer=(self.tokenizer or "-").replace(";", ","),
@@ -70,7 +74,7 @@ class ShardSource:
             tokens=self.n_tokens,
             names=_digest(os.path.basename(shard.file) for shard in self.shards),  # noqa: PTH119
             headers=_digest(f"{s.header.variant} {s.n_tokens} {s.header.vocab_size}" for s in self.shards),
-            content=("sha256:" if whole else "sample:") + _digest(content),
+            content=",".join(content),
         )
 
 
@@ -85,6 +89,8 @@ def resolve(source: Source, *, split: str, cache: CacheSettings | None = None) -
     single = isinstance(source, str | os.PathLike) or hasattr(source, "fs")
     if not single and (isinstance(source, bytes | Mapping) or not isinstance(source, Iterable)):
         raise UsageError(f"a source is a path or URL, a list of them, or a Mixture, not {source!r}")
+    if isinstance(source, set | frozenset):
+        raise UsageError("a set of shards has no order, and each process would read another; give a list")
     named: list[Any] = [source] if single else list(source)  # type: ignore[arg-type]
     for path in named:
         if not (isinstance(path, str | os.PathLike) or hasattr(path, "fs")):
@@ -140,17 +146,20 @@ def _from_paths(paths: list[str], *, split: str, named: str = "") -> ShardSource
     """Shards in the order given."""
     if not paths:
         raise UsageError(f"{named or 'the source'} names no shard")
-    twice = [path for path, times in Counter(paths).items() if times > 1]
-    if twice:
-        raise UsageError(f"{twice[0]} is listed twice; its tokens would be seen twice an epoch")
-    one_split([os.path.basename(path) for path in paths], named)  # noqa: PTH119
+    each_once(map(os.path.abspath, paths))
+    one_split([os.path.basename(path) for path in paths], named, split=split)  # noqa: PTH119
     for path in paths:
         if os.path.isdir(path):  # noqa: PTH112
             raise UsageError(
                 f"{path}: a directory, but a list is of shards; name a data set alone, several as a Mixture, or their "
                 "shards one by one"
             )
-    return ShardSource(split, tuple(together(read_shard_files(paths, [None] * len(paths)))))
+    try:
+        shards = read_shard_files(paths, [None] * len(paths))
+    except FileNotFoundError as error:
+        hint = "; a list is of shards, a pattern stands alone" if glob.has_magic(str(error.filename)) else ""
+        raise UsageError(f"{error.filename}: no such shard{hint}") from None
+    return ShardSource(split, tuple(together(shards)))
 
 
 def together(shards: list[ShardFile]) -> list[ShardFile]:

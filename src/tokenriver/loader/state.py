@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from tokenriver.errors import ResumeError, UsageError
@@ -30,10 +31,12 @@ def overridden(allow_change: str | Collection[str] | bool) -> frozenset[str]:
     """The fields that may differ: one name, several, True for all or False for none."""
     if isinstance(allow_change, bool):
         return frozenset(_OVERRIDABLE if allow_change else ())
-    names = frozenset([allow_change] if isinstance(allow_change, str) else allow_change)
-    if unknown := names - set(_OVERRIDABLE):
-        raise UsageError(f"allow_change knows {', '.join(_OVERRIDABLE)}, not {', '.join(sorted(unknown))}")
-    return names
+    names: list[Any] = [allow_change]
+    if not isinstance(allow_change, str) and isinstance(allow_change, Iterable):
+        names = list(allow_change)
+    if unknown := [name for name in names if name not in _OVERRIDABLE]:
+        raise UsageError(f"allow_change knows {', '.join(_OVERRIDABLE)}, not {', '.join(map(str, unknown))}")
+    return frozenset(names)
 
 
 def check_state(

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from tokenriver.errors import UsageError
+from tokenriver.loader.documents import indexed_ends
 from tokenriver.loader.plan import Plan
 from tokenriver.loader.segments import Segments
 
@@ -40,7 +41,8 @@ class DocumentPart:
     """Tokens [start, stop) of a shard that belong to one document.
 
     `document` counts the documents that begin in the shard (with a separator after: that end in it) from 0; −1 is
-    one that began in an earlier shard, None an unknown separator. `begins` says that its first token is among these.
+    one that began in an earlier shard, None where documents are not known. `begins` says that its first token is among
+    these.
     """
 
     shard: Path
@@ -72,8 +74,9 @@ def trace_step(
 ) -> list[RowTrace]:
     """The rows of the global batch `step` steps after the start of `epoch`, of all ranks or one, in rank order.
 
-    Without a `separator` the one of the loader's manifest is used; with none, a row is one part per shard. Reads the
-    touched shards once from their start, to number the documents. Raises UsageError for a step or rank out of range.
+    Without a `separator` the one of the loader's manifest is used, with none the shards' document indexes; where there
+    are none either, a row is one part per shard. Reads the touched shards once from their start, to number the
+    documents by separators. Raises UsageError for a step or rank out of range.
     """
     plan = loader.plan
     epoch, step = loader.settle(epoch, step)
@@ -92,7 +95,9 @@ def trace_step(
             rows += [
                 (r, row, start, loader.reader.spans(start, start + length)) for row, start in enumerate(taken.tolist())
             ]
-    counts = _separators_before(loader, [span for *_, spans in rows for span in spans], separator)
+    touched = [span for *_, spans in rows for span in spans]
+    counts = _separators_before(loader, touched, separator)
+    ends = {} if separator is not None else {s.path: indexed_ends(s) for s in {span.shard for span in touched}}
     first = step * plan.global_batch_size
     return [
         RowTrace(
@@ -101,7 +106,7 @@ def trace_step(
             start // plan.seq_len if isinstance(plan, Plan) else first + r * plan.batch_size + row,
             start,
             start + length if isinstance(plan, Plan) else start + sum(span.stop - span.start for span in spans),
-            tuple(part for span in spans for part in _documents(loader, span, counts, separator)),
+            tuple(part for span in spans for part in _documents(loader, span, counts, separator, ends)),
         )
         for r, row, start, spans in rows
     ]
@@ -141,7 +146,11 @@ def _separators_before(
 
 
 def _documents(
-    loader: TrainLoader, span: Span, counts: dict[tuple[Path, int], int], separator: Separator | None
+    loader: TrainLoader,
+    span: Span,
+    counts: dict[tuple[Path, int], int],
+    separator: Separator | None,
+    indexed: dict[Path, NDArray[np.int64] | None],
 ) -> list[DocumentPart]:
     """A span cut at its documents' borders."""
     first = int(loader.reader.bounds[loader.reader.shards.index(span.shard)])
@@ -149,7 +158,7 @@ def _documents(
     loader.reader.read(first + span.start, ids)
     path = span.shard.path
     if separator is None:
-        return [DocumentPart(path, span.start, span.stop, None, False, ids)]
+        return _indexed_documents(span, ids, indexed[path])
     before = separator.position == "before"
     cuts = np.flatnonzero(ids == separator.id) + (0 if before else 1)
     seen = counts[path, span.start]
@@ -163,4 +172,19 @@ def _documents(
         elif k:
             number += 1
         parts.append(DocumentPart(path, span.start + a, span.start + b, number, bool(begins), ids[a:b]))
+    return parts
+
+
+def _indexed_documents(span: Span, ids: NDArray[Any], ends: NDArray[np.int64] | None) -> list[DocumentPart]:
+    """A span cut at the ends of a shard's documents by its index; in one piece without one."""
+    path = span.shard.path
+    if ends is None:
+        return [DocumentPart(path, span.start, span.stop, None, False, ids)]
+    starts = np.concatenate([ends[:0], [0], ends[:-1]])
+    cuts = starts[(starts > span.start) & (starts < span.stop)]
+    parts = []
+    for a, b in pairwise([span.start, *np.unique(cuts).tolist(), span.stop]):
+        number = int(np.searchsorted(starts, a, "right")) - 1
+        begins = bool(starts[number] == a)
+        parts.append(DocumentPart(path, a, b, number, begins, ids[a - span.start : b - span.start]))
     return parts

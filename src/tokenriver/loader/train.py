@@ -233,11 +233,11 @@ class TrainLoader:
         rounded down to a step; otherwise epoch and step are taken as they are. `verify` re-reads every shard and
         raises IntegrityError, naming those whose SHA-256 is not the recorded one.
         """
-        state = plain(state)
-        allowed = overridden(allow_change)
+        state, allowed = plain(state), overridden(allow_change)
         epoch, step = check_state(state, self.state_dict(), world_size=self.world_size, allowed=allowed)
         if verify:
-            verify_against(self.data, state["fingerprint"], check="fingerprint" not in allowed)
+            sources = self._setup.parts or {"": self.data}
+            verify_against(sources, state["fingerprint"], check="fingerprint" not in allowed)
         resized = state["global_batch_size"] != self.global_batch_size
         if resized:
             step = step * state["global_batch_size"] // self.global_batch_size
