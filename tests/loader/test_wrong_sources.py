@@ -119,15 +119,15 @@ def test_ranks_of_the_environment_that_cannot_be_are_named_as_such(
 
 
 def test_processes_that_do_not_know_their_rank_do_not_all_read_the_rows_of_rank_0(
-    data_set: Callable[..., Path], monkeypatch: pytest.MonkeyPatch
+    data_set: Callable[..., Path], monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     root = data_set([100])
     monkeypatch.delenv("RANK", raising=False)
     monkeypatch.setenv("WORLD_SIZE", "4")
     with pytest.raises(UsageError, match=r"world_size is 4 \(WORLD_SIZE in the environment\), but which rank"):
         TrainLoader(root, **OPTIONS)
-    with pytest.raises(UsageError, match="world_size is 2, but which rank"):
-        TrainLoader(root, **OPTIONS, world_size=2)
+    assert TrainLoader(root, **OPTIONS, world_size=2).rank == 0
+    assert "world_size is 2, and no rank was given: this loader reads the rows of rank 0" in caplog.text
     assert TrainLoader(root, **OPTIONS, rank=3).rank == 3
     assert TrainLoader(root, **OPTIONS, world_size=1).rank == 0
     monkeypatch.setenv("RANK", "1")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import logging
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -10,6 +11,8 @@ from typing import Any
 from tokenriver.errors import UsageError
 
 __all__ = ["NO_EPOCHS", "optional_whole", "plain", "ranks", "whole"]
+
+_LOG = logging.getLogger("tokenriver.loader")
 
 _MOST_DIGITS = 40
 """Of a rank or world size; Python itself refuses to read 5,000."""
@@ -47,8 +50,8 @@ def plain(state: Any) -> Any:
 def ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
     """Rank and world size: as given, else torchrun's RANK and WORLD_SIZE, else 0 of 1.
 
-    Raises UsageError for what is no such number, and for several ranks none of which is known to be this one: each
-    process would take the rows of rank 0.
+    Raises UsageError for what is no such number, and for a WORLD_SIZE without a RANK: each process would take the rows
+    of rank 0. A `world_size` that was given without a rank is as good as rank 0, but worth a word.
     """
     values = []
     for given, name, default in ((rank, "RANK", "0"), (world_size, "WORLD_SIZE", "1")):
@@ -59,11 +62,12 @@ def ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
         values.append(int(text))
     found, of = values
     if of > 1 and rank is None and "RANK" not in os.environ:
-        where = " (WORLD_SIZE in the environment)" if world_size is None else ""
-        raise UsageError(
-            f"world_size is {of}{where}, but which rank this is is not known, and all would read the same rows; give "
-            "rank, or begin the processes with torchrun, which sets RANK"
-        )
+        if world_size is None:
+            raise UsageError(
+                f"world_size is {of} (WORLD_SIZE in the environment), but which rank this is is not known, and all would "
+                "read the same rows; give rank, or begin the processes with torchrun, which sets RANK"
+            )
+        _LOG.warning("world_size is %d, and no rank was given: this loader reads the rows of rank 0", of)
     if 0 < of <= found and rank is None:
         raise UsageError(
             f"rank is in [0, {of}) for a world size of {of}, not {found} (RANK in the environment); torchrun sets RANK "
