@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import operator
 import logging
+import operator
 import os
 from collections.abc import Mapping
 from typing import Any
@@ -64,8 +64,8 @@ def ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
     if of > 1 and rank is None and "RANK" not in os.environ:
         if world_size is None:
             raise UsageError(
-                f"world_size is {of} (WORLD_SIZE in the environment), but which rank this is is not known, and all would "
-                "read the same rows; give rank, or begin the processes with torchrun, which sets RANK"
+                f"world_size is {of} (WORLD_SIZE in the environment), but which rank this is is not known, and all "
+                "would read the same rows; give rank, or begin the processes with torchrun, which sets RANK"
             )
         _LOG.warning("world_size is %d, and no rank was given: this loader reads the rows of rank 0", of)
     if 0 < of <= found and rank is None:
