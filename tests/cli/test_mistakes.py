@@ -302,6 +302,18 @@ def test_a_file_that_cannot_be_written_is_called_by_its_own_name(tmp_path: Path)
     assert [path.name for path in tmp_path.iterdir()] == ["there"]
 
 
+def test_what_is_no_file_is_never_replaced_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "null").symlink_to(os.devnull)  # a rename would replace the link, or the device itself
+    monkeypatch.chdir(tmp_path)
+    for name, words in (("pipe", "a device or a pipe"), ("null", "a device or a pipe"), (".", "a directory")):
+        with pytest.raises(OSError, match=words), atomic_write(Path(name)) as file:
+            file.write(b"x")
+    assert (tmp_path / "pipe").is_fifo()
+    assert (tmp_path / "null").is_char_device()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["null", "pipe"]
+
+
 def test_a_url_of_a_store_with_buckets_names_one() -> None:
     with pytest.raises(UsageError, match="names no bucket"):
         to_path("s3:///shards")

@@ -9,7 +9,7 @@ import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tokenriver.errors import TokenizerError
+from tokenriver.errors import TokenizerError, UsageError
 from tokenriver.storage.copies import local_copy
 from tokenriver.storage.paths import is_url, named, shown, to_path
 from tokenriver.tokenizers.byte import ByteTokenizer
@@ -42,7 +42,7 @@ def load_tokenizer(name: str | Path, *, backend: Backend = "fast", separator: in
     Raises TokenizerError; without a network it says which local file to give.
     """
     if backend not in ("fast", "reference"):
-        raise TokenizerError(f"backend {backend!r} is unknown; expected fast or reference")
+        raise UsageError(f"backend {backend!r} is unknown; choose fast or reference")
     text = named(str(name))
     if text in ("byte", "byte260"):
         return _byte(text, separator)
