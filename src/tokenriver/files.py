@@ -89,11 +89,12 @@ def _refuse_what_is_no_file(path: Path) -> None:
 
 
 def _remove_part(part: Path) -> None:
-    """Remove what was written, if it can be: where its folder is none, or is not ours, there is nothing."""
+    """Remove what was written; where nothing could be (no folder, not ours, a read-only disk), nothing is there."""
     try:
         part.unlink(missing_ok=True)
-    except (NotADirectoryError, PermissionError):
-        return
+    except OSError:
+        if os.path.lexists(part):
+            raise
 
 
 def _at_its_place(error: OSError, path: Path) -> OSError:

@@ -97,7 +97,9 @@ def _link_or_copy(source: Path, target: Path) -> None:
     try:
         os.link(source.resolve(), part)
     except OSError:  # another file system, or one without hard links
-        shutil.copyfile(source, part)
+        with atomic_write(target) as file, open(source, "rb") as documents:
+            shutil.copyfileobj(documents, file, _READ_BYTES)
+        return
     part.replace(target)
 
 

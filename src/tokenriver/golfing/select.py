@@ -16,14 +16,14 @@ from tokenriver.building.pipeline import default_workers
 from tokenriver.cluster.engines import check_engine
 from tokenriver.corpus.documents import SourceOptions, find_sources
 from tokenriver.errors import IntegrityError, UsageError
-from tokenriver.files import atomic_write, file_exists, remove_file
+from tokenriver.files import atomic_write, file_exists, is_same_file, remove_file
 from tokenriver.golfing.documents import DEFAULT_VAL_DOCS
 from tokenriver.golfing.keys import threshold_key
 from tokenriver.golfing.select_here import BLOCK_BYTES, LocalSelection
 from tokenriver.shards.golf_manifest import GOLF_DOCS, GOLF_SIDECAR
 from tokenriver.shards.manifest import render_json
 from tokenriver.storage.directory import RemoteDirectory, staging_directory
-from tokenriver.storage.paths import is_remote, to_output
+from tokenriver.storage.paths import is_remote, to_output, to_path
 from tokenriver.storage.uploading import upload_whole
 
 if TYPE_CHECKING:
@@ -90,11 +90,16 @@ def select_golf(
     """
     check_engine(engine, ray_address)
     n_val = _val_documents(docs, docs_val)
+    if workers is not None and workers < 1:
+        raise UsageError(f"--workers is {workers}; it must be 1 or more")
     options = SourceOptions(text_field=text_field, on_bad_record=on_bad_record)  # type: ignore[arg-type]
     sources = find_sources([inputs] if isinstance(inputs, str) else inputs, options)
     if any(source.stream is not None for source in sources):
         raise UsageError("the inputs are read twice, so standard input (-) cannot be one of them; give a file")
     folder = to_output(out)
+    for source in sources:
+        if is_same_file(to_path(source.path), folder / GOLF_DOCS):
+            raise UsageError(f"{source.path}: an input, which the selection would replace; give another --out")
     room = _room(folder, staging, overwrite=overwrite)
     with ExitStack() as stack:
         if room is not folder:
