@@ -14,6 +14,8 @@ import pytest
 import sentencepiece
 
 import tokenriver
+from tokenriver.cli import main
+from tokenriver.cli.stopping import at_once
 from tokenriver.errors import CorpusError, FormatError, IntegrityError, TokenizerError, UsageError
 from tokenriver.golfing import export
 from tokenriver.golfing.documents import check_documents
@@ -100,7 +102,7 @@ def test_an_export_that_stopped_goes_on_and_gives_the_same_bytes(
     monkeypatch.setattr(export, "build", real)
     done = golf_roots.make_root(tmp_path)
     assert done.kept == ["fineweb10B_byte260"]
-    assert trainings == ["fineweb_300_bpe.model"], "no model is trained twice"
+    assert trainings == [".fineweb_300_bpe.model"], "no model is trained twice"
     assert hashes(root) == expected
     assert (root / "datasets/fineweb10B_byte260/fineweb_train_000000.bin").stat().st_mtime_ns == first
     again = golf_roots.make_root(tmp_path)
@@ -116,6 +118,22 @@ def test_another_export_does_not_mix_with_a_finished_one(tmp_path: Path, changes
     golf_roots.make_root(tmp_path)
     with pytest.raises(IntegrityError, match=f"made otherwise \\({what}"):
         golf_roots.make_root(tmp_path, **changes)
+
+
+def test_an_export_that_is_stopped_says_that_it_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stopped(*_: object, **words: Any) -> None:
+        assert words["training"] is at_once, "the trainer lets no Python run"
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(export.make_vocabulary.__globals__, "train_tokenizer", stopped)
+    docs, specs = golf_roots.write_documents(tmp_path / "d.jsonl"), golf_roots.write_specs(tmp_path / "s.json")
+    words = ["--docs", docs, "--tokenizer-config", specs, "--output-root", tmp_path / "x", "--num-val-docs", 10, "-q"]
+    assert main(["golf", "export", *map(str, words)]) == 130
+    assert capsys.readouterr().err == (
+        "tokenriver: interrupted; the same command goes on from the last finished shard\n"
+    )
 
 
 def test_a_refused_export_leaves_a_finished_one_as_it_was(tmp_path: Path) -> None:

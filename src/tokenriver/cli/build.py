@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tokenriver.cli.stopping import StoppedError, stop_of
+from tokenriver.cli.stopping import going_on
 from tokenriver.errors import UsageError
 from tokenriver.files import human_bytes, human_count
 
@@ -95,11 +95,8 @@ def build_command(
         "restart": restart,
         "staging": staging,
     }
-    try:
+    with going_on(how_to_go_on(overwrite=overwrite)):
         summary = _build(inputs, tokenizer, out, options, quiet=quiet)
-    except KeyboardInterrupt as stop:
-        word, code = stop_of(stop)
-        raise StoppedError(f"{word}; {how_to_go_on(overwrite=overwrite)}", code) from None
     if as_json:
         _print_json(summary)
     elif not quiet:

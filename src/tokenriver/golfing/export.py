@@ -96,6 +96,7 @@ class _Plan:
     backend: Backend
     workers: int | None
     verify_sample: int
+    training: Callable[[], AbstractContextManager[object]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,13 +125,15 @@ def export_golf(
     verify_sample: int = 200,
     stage: Callable[[str, int], AbstractContextManager[ProgressSink | None]] | None = None,
     transfer: TransferSink | None = None,
+    training: Callable[[], AbstractContextManager[object]] = nullcontext,
     on_docs: Callable[[Documents], None] | None = None,
 ) -> GolfExported:
     """Export the documents with every tokenizer of the config into `output_root` (formats.md §4).
 
     `docs` is the documents file; without it they are fetched from `source` (with it, `source` is only recorded).
     `on_docs` is called when the documents are checked and before anything is made; `stage(name, bytes)` gives the
-    progress of one data set. The bytes depend on neither workers, backend nor interruptions.
+    progress of one data set, `training` is that of `train_tokenizer`. The bytes depend on neither workers, backend nor
+    interruptions.
     """
     started = time.perf_counter()
     if not 1 <= chunk_tokens <= MAX_SHARD_TOKENS:
@@ -150,7 +153,7 @@ def export_golf(
     documents = check_documents(_bring_documents(docs, source, root, transfer), num_val_docs=num_val_docs)
     if on_docs is not None:
         on_docs(documents)
-    plan = _Plan(root, out, documents, chunk_tokens, append_eos, backend, workers, verify_sample)
+    plan = _Plan(root, out, documents, chunk_tokens, append_eos, backend, workers, verify_sample, training)
     made = [_make_one(plan, spec, stage) for spec in specs]
     manifest = render_export(
         documents,
@@ -200,7 +203,9 @@ def _make_one(
 
     if there is not None:
         _refuse_other_documents(there, path, plan)
-    tokenizer = make_vocabulary(spec, plan.documents, plan.root, backend=plan.backend, accept=accept)
+    tokenizer = make_vocabulary(
+        spec, plan.documents, plan.root, backend=plan.backend, accept=accept, training=plan.training
+    )
     end_id = end_of_text(spec, plan.root) if plan.append_eos else None
     if end_id is not None and end_id < 0:
         raise UsageError(f"--append-eos: {spec.name} has no end-of-text id")

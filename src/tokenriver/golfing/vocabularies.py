@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import itertools
 import json
-import tempfile
+from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
 from tokenriver.corpus.documents import SourceOptions, find_sources, parse_block, read_blocks
@@ -19,11 +19,14 @@ from tokenriver.tokenizers.train import train_tokenizer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from tokenriver.golfing.documents import Documents
     from tokenriver.golfing.specs import TokenizerSpec
     from tokenriver.tokenizers.base import Backend, Tokenizer
+
+    Training = Callable[[], AbstractContextManager[object]]
 
 __all__ = ["TRAINED", "end_of_text", "make_vocabulary", "vocab_lines"]
 
@@ -32,12 +35,19 @@ TRAINED = "_TRAINED.json"
 
 
 def make_vocabulary(
-    spec: TokenizerSpec, documents: Documents, root: Path, *, backend: Backend, accept: Callable[[str], None]
+    spec: TokenizerSpec,
+    documents: Documents,
+    root: Path,
+    *,
+    backend: Backend,
+    accept: Callable[[str], None],
+    training: Training = nullcontext,
 ) -> Tokenizer:
     """Write a spec's files below `root` and load the tokenizer.
 
     A model is copied where the spec names one, else trained on the first documents, all of them by default. `accept`
-    is called with its SHA-256 and may raise: what is there belongs to a data set that was made with it. Raises
+    is called with its SHA-256 and may raise: what is there belongs to a data set that was made with it. `training` is
+    that of `train_tokenizer`. Raises
     TokenizerError when the model has more ids than the spec says or lacks begin and end of text; nothing is replaced
     by a model of another size, or by what is none.
     """
@@ -46,7 +56,7 @@ def make_vocabulary(
     if spec.kind == "byte":
         _write(path, (json.dumps(byte260_json(), indent=2, sort_keys=True) + "\n").encode())
         return load_tokenizer(path, backend=backend)
-    raw = spec.reuse.read_bytes() if spec.reuse is not None else _trained(spec, documents, path)
+    raw = spec.reuse.read_bytes() if spec.reuse is not None else _trained(spec, documents, path, training)
     model = ModelFile.parse(raw, where=str(spec.reuse or path))
     if len(model.pieces) > spec.vocab_size or (spec.reuse is not None and len(model.pieces) != spec.vocab_size):
         raise TokenizerError(
@@ -72,7 +82,7 @@ def vocab_lines(model: ModelFile) -> bytes:
     return "".join(f"{piece.text}\t{piece.score:g}\n" for piece in model.pieces).encode()
 
 
-def _trained(spec: TokenizerSpec, documents: Documents, path: Path) -> bytes:
+def _trained(spec: TokenizerSpec, documents: Documents, path: Path, training: Training) -> bytes:
     """Train, unless an unfinished export did so already from the same documents in the same way; the model's bytes."""
     recipe = {
         "docs_sha256": documents.sha256,
@@ -85,16 +95,17 @@ def _trained(spec: TokenizerSpec, documents: Documents, path: Path) -> bytes:
     done = decode_json(read_limited(notes), dict[str, list[str]], notes) if notes.exists() else {}
     if path.is_file() and done.get(path.name) == [key, sha256_file(path)]:
         return path.read_bytes()
-    with tempfile.TemporaryDirectory(prefix="tokenriver-") as folder:
-        trained = train_tokenizer(
-            itertools.islice(_texts(documents.path), spec.train_docs),
-            kind="sp-bpe",
-            vocab_size=spec.vocab_size,
-            out=folder,
-            name=path.name,
-            trainer_overrides=spec.trainer_overrides,
-        )
-        raw = trained.path.read_bytes()
+    trained = train_tokenizer(
+        itertools.islice(_texts(documents.path), spec.train_docs),
+        kind="sp-bpe",
+        vocab_size=spec.vocab_size,
+        out=path.parent,
+        name=f".{path.name}",  # not yet in the place of another one
+        trainer_overrides=spec.trainer_overrides,
+        training=training,
+    )
+    raw = trained.path.read_bytes()
+    trained.path.unlink()
     done[path.name] = [key, hashlib.sha256(raw).hexdigest()]
     with atomic_write(notes) as file:
         file.write(render_json(done))
