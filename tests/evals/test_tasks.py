@@ -100,6 +100,7 @@ def test_piqa_and_winogrande() -> None:
         ("arc-easy", {"question": 5}, "malformed", "no question"),
         ("piqa", {"goal": "a", "sol1": "b", "sol2": "c"}, "no_label", "expected a number from 0 to 1"),
         ("winogrande", {**WINOGRANDE, "answer": ""}, "no_label", "expected 1 or 2"),
+        ("winogrande", {**WINOGRANDE, "answer": True}, "no_label", "expected 1 or 2"),
         ("winogrande", {**WINOGRANDE, "sentence": "no gap"}, "malformed", "no gap"),
     ],
 )

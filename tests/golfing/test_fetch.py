@@ -124,6 +124,15 @@ def test_the_environment_names_repository_and_folder(
         GolfSource.chosen("a/b", "../..")
 
 
+def test_a_publication_goes_to_a_folder_of_the_repository_alone(export: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for prefix in ("../x", "a//b", "a/../.."):
+        monkeypatch.setenv("MATCHED_FINEWEB_REMOTE_ROOT_PREFIX", prefix)
+        with pytest.raises(UsageError, match=r"MATCHED_FINEWEB_REMOTE_ROOT_PREFIX: the file name .* may not lead out"):
+            publish(export, REPO, dry_run=True)
+    monkeypatch.setenv("MATCHED_FINEWEB_REMOTE_ROOT_PREFIX", "/")
+    assert "manifest.json" in publish(export, REPO, dry_run=True).files
+
+
 def test_what_was_never_published_is_named(published: LocalHub, tmp_path: Path) -> None:
     for words, error, text in (
         ({"variant": "sp4096"}, UsageError, "there are: byte260, sp300"),

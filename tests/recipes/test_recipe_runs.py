@@ -459,6 +459,16 @@ def test_a_second_run_over_the_same_files_is_told_so(hub, tmp_path):
     assert prepared.run()
 
 
+def test_a_damaged_note_of_the_commit_is_told_and_restart_goes_past_it(hub, tmp_path):
+    fineweb(hub, 1)
+    note = tmp_path / "out/.source/fineweb-10B/_SOURCE.json"
+    note.parent.mkdir(parents=True)
+    note.write_bytes(b'{"repository":')
+    with pytest.raises(tokenriver.FormatError, match=r"_SOURCE\.json: not JSON"):
+        run("fineweb", tmp_path / "out")
+    assert run("fineweb", tmp_path / "out", restart=True)[0].documents == 60
+
+
 def test_another_subset_is_not_held_to_the_files_of_an_interrupted_one(hub, tmp_path, monkeypatch):
     hub.add("some/set", {f"{s}/train.jsonl": jsonl(rows(4 + i)) for i, s in enumerate(("en", "de"))})
 

@@ -123,7 +123,7 @@ def _print_one(summary: BuildSummary | EvalSummary) -> None:
     from tokenriver.cli.build import print_summary
 
     if isinstance(summary, BuildSummary):
-        print_summary(summary)
+        print_summary(summary, has_split=False)
         return
     print(f"{human_count(summary.examples)} examples, {human_count(summary.tokens)} ids, version {summary.version}")
     print(f"wrote {summary.path} and {summary.record.name}")

@@ -75,7 +75,7 @@ def _number(value: object, what: str, n: int) -> int:
     """A label that counts from 0, as a number or in digits."""
     digits = value if isinstance(value, str) else str(value)
     if isinstance(value, bool) or not (digits.isascii() and digits.isdigit() and len(digits) < _MOST_DIGITS):
-        raise BadRecordError("no_label", f"{what} is {value!r}; expected a number from 0 to {n - 1}")
+        raise BadRecordError("no_label", f"{what} is {value!r:.40}; expected a number from 0 to {n - 1}")
     if int(digits) >= n:
         raise BadRecordError("malformed", f"{what} is {value!r}, and there are {n} answers, counted from 0")
     return int(digits)
@@ -148,7 +148,7 @@ def _winogrande(record: dict[str, Any], rendering: Rendering) -> Question:
         raise BadRecordError("malformed", "its sentence has no gap (_)")
     options = [_text(record, "option1"), _text(record, "option2")]
     answer = record.get("answer")
-    if answer not in ("1", "2", 1, 2):
+    if answer not in ("1", "2", 1, 2) or isinstance(answer, bool):
         raise BadRecordError("no_label", f"field 'answer' is {answer!r}; expected 1 or 2")
     label = int(answer) - 1
     if rendering == "llmc":

@@ -14,7 +14,7 @@ from tokenriver.errors import HubError, IntegrityError, TokenRiverError, UsageEr
 from tokenriver.files import is_file, remove_file
 from tokenriver.hub.crew import DEFAULT_CONNECTIONS, check_connections, fetch_files
 from tokenriver.hub.landing import open_landing
-from tokenriver.hub.names import below, checked_name
+from tokenriver.hub.names import below, checked_root
 from tokenriver.hub.repository import Repository, open_repository
 from tokenriver.hub.transfer import FetchJob, fetch_bytes
 from tokenriver.shards.golf_manifest import (
@@ -76,13 +76,8 @@ class GolfSource:
         repo_id = repo_id or env.get("MATCHED_FINEWEB_REPO_ID") or DEFAULT_REPO_ID
         if remote_root is None:
             remote_root = env.get("MATCHED_FINEWEB_REMOTE_ROOT_PREFIX", DEFAULT_REMOTE_ROOT)
-        remote_root = remote_root.strip("/")
-        if remote_root not in ("", "."):
-            try:
-                checked_name(remote_root, source="--remote-root")
-            except IntegrityError as error:
-                raise UsageError(str(error)) from error
-        return cls(repo_id, "" if remote_root == "." else remote_root, revision)
+        remote_root = checked_root(remote_root, source="--remote-root")
+        return cls(repo_id, remote_root, revision)
 
     def remote(self, name: str) -> str:
         """The path in the repository of a file named relative to the root."""

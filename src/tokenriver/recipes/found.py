@@ -19,6 +19,7 @@ from tokenriver.hub.repository import Repository, open_repository
 from tokenriver.hub.transfer import FetchJob
 from tokenriver.hub.web import WebFiles
 from tokenriver.recipes.archive import is_archive
+from tokenriver.shards.manifest import decode_json, read_limited
 from tokenriver.storage.objects import below as objects_below
 from tokenriver.storage.paths import is_remote, shown
 
@@ -234,7 +235,7 @@ def open_pinned(repo_id: str, folder: Path, *, revision: str, anew: bool) -> Rep
     """The repository at the commit that an earlier, unfinished run began with, else at `revision` as it is now."""
     path = folder / _PIN
     if not anew and path.exists():
-        pin = msgspec.json.decode(path.read_bytes(), type=_Pin)
+        pin = decode_json(read_limited(path), _Pin, path)
         if (pin.repository, pin.revision) == (repo_id, revision):
             return Repository(repo_id, pin.commit, {name: Expected(*facts) for name, facts in pin.files.items()})
     return open_repository(repo_id, revision=revision)
