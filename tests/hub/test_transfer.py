@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import threading
 from typing import TYPE_CHECKING
 
 import local_hub
@@ -12,8 +13,9 @@ from local_hub import Fault, LocalHub
 
 from tokenriver import write_shard
 from tokenriver.errors import FormatError, HubError, IntegrityError, UsageError
+from tokenriver.hub import crew
 from tokenriver.hub.checks import Expected
-from tokenriver.hub.repository import open_repository
+from tokenriver.hub.repository import Repository, open_repository
 from tokenriver.hub.transfer import FetchJob, fetch_file
 
 if TYPE_CHECKING:
@@ -274,6 +276,26 @@ def test_an_answer_that_is_no_listing_is_not_called_none(hub: LocalHub, monkeypa
     monkeypatch.setattr(local_hub, "_entry", lambda _name, _body: {})
     with pytest.raises(HubError, match=r"repository me/tales: the Hub gave an answer that cannot be read \(KeyError"):
         open_repository(REPO)
+
+
+def test_ctrl_c_ends_the_transfers_under_way(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    begun, told = threading.Event(), []
+
+    def fetch_slowly(_repository: object, job: FetchJob, *, progress: crew.Stoppable) -> bool:
+        if job.name == "first":
+            begun.wait(60)
+            raise KeyboardInterrupt
+        for n in range(20_000_000):  # far more than come before the other ends
+            progress(job.name, n, 1 << 40)
+            told.append(n) if n < 3 else begun.set()
+        told.append(-1)
+        return True
+
+    monkeypatch.setattr(crew, "fetch_file", fetch_slowly)
+    jobs = [FetchJob(name, tmp_path / name, Expected()) for name in ("first", "second")]
+    with pytest.raises(KeyboardInterrupt):
+        crew.fetch_files(Repository(REPO, "0" * 40, {}), jobs)
+    assert told == [0, 1, 2], "it was under way, and did not come to its end"
 
 
 def test_a_full_disk_is_told_with_the_name_of_the_file(

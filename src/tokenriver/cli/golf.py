@@ -64,7 +64,7 @@ def fetch_command(
         if not found.ok:
             raise typer.Exit(1)
         return
-    with Transfers(quiet=quiet) as progress:
+    with going_on("the same command goes on with what came"), Transfers(quiet=quiet) as progress:
         done = fetch_golf(
             **where,
             variant=variant,
