@@ -29,6 +29,7 @@ __all__ = [
     "make_directory",
     "naming",
     "open_binary",
+    "refuse_what_is_no_file",
     "remove_file",
     "sha256_file",
 ]
@@ -65,7 +66,7 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
         with whole_object(str(path)) as file:
             yield file
         return
-    _refuse_what_is_no_file(path)
+    refuse_what_is_no_file(path)
     part = path.with_name(path.name + PART_SUFFIX)
     try:
         with naming(part), open(part, "wb") as file:
@@ -81,7 +82,8 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
     fsync_directory(path.parent)
 
 
-def _refuse_what_is_no_file(path: Path) -> None:
+def refuse_what_is_no_file(path: Path) -> None:
+    """OSError where a folder, a device or a pipe has the name of a file that is to be put in its place by a rename."""
     if path.is_dir():
         raise IsADirectoryError(errno.EISDIR, "a directory, where a file is to be written; name a file", str(path))
     if path.exists() and not path.is_file():

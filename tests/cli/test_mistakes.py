@@ -330,6 +330,8 @@ def test_what_is_no_file_is_never_replaced_by_one(tmp_path: Path, monkeypatch: p
     for name, words in (("pipe", "a device or a pipe"), ("null", "a device or a pipe"), (".", "a directory")):
         with pytest.raises(OSError, match=words), atomic_write(Path(name)) as file:
             file.write(b"x")
+        with pytest.raises(OSError, match=words):
+            write_shard(name, [1, 2])
     assert (tmp_path / "pipe").is_fifo()
     assert (tmp_path / "null").is_char_device()
     assert sorted(path.name for path in tmp_path.iterdir()) == ["null", "pipe"]

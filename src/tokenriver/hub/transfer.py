@@ -123,8 +123,9 @@ def _is_whole(job: FetchJob) -> bool:
     """Whether the file is there and right. A link counts by what it leads to; one that leads nowhere is replaced."""
     if not job.path.exists():
         return False
-    if job.path.is_dir():
-        raise IntegrityError(f"{job.path}: a folder stands where the file {job.name} belongs; move it away")
+    if not job.path.is_file():
+        what = "a folder" if job.path.is_dir() else "a device or a pipe"
+        raise IntegrityError(f"{job.path}: {what} stands where the file {job.name} belongs; move it away")
     return job.expected.problem_of(job.path) is None
 
 
