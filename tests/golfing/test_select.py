@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from tokenriver.errors import CorpusError, IntegrityError, UsageError
+from tokenriver.errors import CorpusError, IntegrityError, ResumeError, UsageError
 from tokenriver.golfing.documents import check_documents
 from tokenriver.golfing.keys import document_keys, threshold_key
 from tokenriver.golfing.select import select_golf
@@ -66,6 +66,21 @@ def test_an_input_is_never_replaced_by_what_is_chosen_of_it(inputs: list[Path], 
             select([tmp_path / "out/docs_selected.jsonl"], tmp_path / "out", docs=3, **words)
         assert (tmp_path / "out/docs_selected.jsonl").read_bytes() == before
         sidecar.unlink(missing_ok=True)
+
+
+def test_two_selections_into_one_folder_do_not_mix(inputs: list[Path], tmp_path: Path) -> None:
+    reference = select(inputs, tmp_path / "alone")
+    second: list[str] = []
+
+    def meanwhile(_read: int) -> None:
+        if not second:
+            with pytest.raises(ResumeError, match="out: another selection is being made here") as refused:
+                select(inputs, tmp_path / "out", seed=9, overwrite=True)
+            second.append(str(refused.value))
+
+    assert select(inputs, tmp_path / "out", progress=meanwhile) == reference
+    assert second
+    assert len(list((tmp_path / "out").iterdir())) == 2
 
 
 def test_keys_are_spread_evenly_and_never_alike() -> None:
