@@ -147,11 +147,15 @@ def test_a_refused_export_leaves_a_finished_one_as_it_was(tmp_path: Path) -> Non
     (tmp_path / "none.model").write_bytes(b"no model")
     spec = {"name": "sp_bpe_300", "dataset_suffix": "sp300", "vocab_size": 300, "tokenizer_train_docs": 5}
     fewer = golf_roots.write_specs(tmp_path / "fewer.json", [spec])
+    as_bytes = golf_roots.write_specs(
+        tmp_path / "as_bytes.json", [{"name": "b", "dataset_suffix": "sp300", "kind": "byte"}]
+    )
     for changes, error, words in (
         ({"docs": other}, IntegrityError, "other documents than"),
         ({"reuse_sp_models": {300: model}}, IntegrityError, "made otherwise .tokenizer"),
         ({"reuse_sp_models": {300: tmp_path / "none.model"}}, TokenizerError, r"none\.model: not a SentencePiece"),
         ({"tokenizer_config": fewer}, IntegrityError, "made otherwise .tokenizer"),
+        ({"tokenizer_config": as_bytes}, IntegrityError, "made otherwise .tokenizer"),
     ):
         with pytest.raises(error, match=words):
             golf_roots.make_root(tmp_path, **changes)

@@ -12,7 +12,7 @@ from tokenriver.corpus.documents import SourceOptions, find_sources, parse_block
 from tokenriver.errors import TokenizerError
 from tokenriver.files import atomic_write, sha256_file
 from tokenriver.shards.manifest import decode_json, read_limited, render_json
-from tokenriver.tokenizers.byte import BYTE260_SPECIAL_IDS, byte260_json
+from tokenriver.tokenizers.byte import BYTE260_SPECIAL_IDS, ByteTokenizer, byte260_json
 from tokenriver.tokenizers.load import load_tokenizer
 from tokenriver.tokenizers.sentencepiece_model import ModelFile
 from tokenriver.tokenizers.train import train_tokenizer
@@ -54,6 +54,7 @@ def make_vocabulary(
     path = root / spec.artifact
     path.parent.mkdir(parents=True, exist_ok=True)
     if spec.kind == "byte":
+        accept(ByteTokenizer.named("byte260").sha256)
         _write(path, (json.dumps(byte260_json(), indent=2, sort_keys=True) + "\n").encode())
         return load_tokenizer(path, backend=backend)
     raw = spec.reuse.read_bytes() if spec.reuse is not None else _trained(spec, documents, path, training)
