@@ -25,9 +25,11 @@ __all__ = [
     "human_bytes",
     "human_count",
     "is_file",
+    "is_same_file",
     "make_directory",
     "naming",
     "open_binary",
+    "refuse_what_is_no_file",
     "remove_file",
     "sha256_file",
 ]
@@ -55,7 +57,8 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
 
     Written as `<name>.part` in the same directory, then fsync, rename, fsync of the directory.
     On any error the part is removed and the error goes on; an older file of that name stays as it was. Behind a URL the
-    object is uploaded when it is whole.
+    object is uploaded when it is whole. OSError where a folder, a device or a pipe has the name: the rename would
+    replace it.
     """
     if is_remote(path):
         from tokenriver.storage.uploading import whole_object
@@ -63,6 +66,7 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
         with whole_object(str(path)) as file:
             yield file
         return
+    refuse_what_is_no_file(path)
     part = path.with_name(path.name + PART_SUFFIX)
     try:
         with naming(part), open(part, "wb") as file:
@@ -78,18 +82,25 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
     fsync_directory(path.parent)
 
 
+def refuse_what_is_no_file(path: Path) -> None:
+    """OSError where a folder, a device or a pipe has the name of a file that is to be put in its place by a rename."""
+    if path.is_dir():
+        raise IsADirectoryError(errno.EISDIR, "a directory, where a file is to be written; name a file", str(path))
+    if path.exists() and not path.is_file():
+        raise OSError(errno.EINVAL, "a device or a pipe, where a file is to be written; name a file", str(path))
+
+
 def _remove_part(part: Path) -> None:
-    """Remove what was written, if it can be: where its folder is none, or is not ours, there is nothing."""
+    """Remove what was written; where nothing could be (no folder, not ours, a read-only disk), nothing is there."""
     try:
         part.unlink(missing_ok=True)
-    except (NotADirectoryError, PermissionError):
-        return
+    except OSError:
+        if os.path.lexists(part):
+            raise
 
 
 def _at_its_place(error: OSError, path: Path) -> OSError:
     """An error of the part as one of the file that was asked for, saying what is in the way."""
-    if path.is_dir():
-        return IsADirectoryError(errno.EISDIR, "a directory, where a file is to be written; name a file", str(path))
     if isinstance(error, FileNotFoundError) and not path.parent.exists():
         return FileNotFoundError(errno.ENOENT, f"there is no folder {path.parent} to write it in", str(path))
     return type(error)(error.errno, error.strerror, str(path))
@@ -134,6 +145,13 @@ def file_exists(path: Path) -> bool:
 def is_file(path: Path) -> bool:
     """Whether there is a file at a path, and no folder; behind a URL, an object of that name. Raises as file_exists."""
     return file_exists(path) if is_remote(path) else path.is_file()
+
+
+def is_same_file(one: Path, other: Path) -> bool:
+    """Whether two paths lead to one file (or object) that is there."""
+    if is_remote(one) or is_remote(other):
+        return str(one) == str(other) and file_exists(one)
+    return one.exists() and other.exists() and one.samefile(other)
 
 
 def file_size(path: Path) -> int:

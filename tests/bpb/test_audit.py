@@ -144,6 +144,24 @@ def test_source_bytes_of_a_split_come_from_the_build(corpus: Path, tmp_path: Pat
         split_bytes(folder, load_tokenizer("byte260"))
 
 
+@pytest.mark.parametrize("split", ["val", "train"])
+def test_a_document_that_the_border_cuts_makes_no_difference_of_bytes(corpus: Path, tmp_path: Path, split: str) -> None:
+    folder = made(corpus, tmp_path, {"layout": "llmc", "shard_tokens": 112})
+    tokenizer = load_tokenizer("byte260")
+    result = audit(folder, tokenizer=tokenizer, docs=[corpus])
+    one = result.splits[split]
+    assert one.source_bytes == one.recorded_bytes != one.counts.text_bytes, "a document lies in both splits"
+    found = split_bytes(folder, tokenizer, split)
+    assert (found.source, found.ratio) == (sum(len(t.encode()) for t in TEXTS), 1.0)
+    targets = one.counts.tokens - 1
+    per_byte = targets / one.counts.golf_bytes / math.log(2)
+    claims = {one.counts.golf_bytes: True, one.counts.golf_bytes * one.source_bytes // one.counts.text_bytes: False}
+    for n_bytes, is_right in claims.items():
+        claim = Claim(1.0, per_byte * one.counts.golf_bytes / n_bytes)
+        for docs in ([], [corpus]):
+            assert audit(folder, tokenizer=tokenizer, docs=docs, claim=claim, claim_split=split).ok == is_right
+
+
 def test_what_is_no_data_set_is_refused(corpus: Path, tmp_path: Path) -> None:
     tokenizer = load_tokenizer("byte260")
     folder = made(corpus, tmp_path, {"layout": "tokens"})

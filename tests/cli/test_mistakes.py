@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gzip
 import json
 import os
@@ -80,6 +81,12 @@ def told(capsys: pytest.CaptureFixture[str], code: int, *words: str) -> str:
         ("golf export --docs folder --tokenizer-config x --output-root o --chunk-tokens 0", 2, "--chunk-tokens is 0"),
         ("golf export --docs folder --tokenizer-config x --output-root o --workers 0", 2, "--workers is 0"),
         ("recipe hellaswag --max-docs 3 --input docs.jsonl", 2, "--max-docs is for data sets"),
+        ("recipe hellaswag --shard-tokens 3 --input docs.jsonl", 2, "--shard-tokens is for data sets"),
+        ("recipe hellaswag --text-field x --input docs.jsonl", 2, "--text-field is for data sets"),
+        ("recipe tinyshakespeare --shard-tokens 0 --tokenizer byte --input docs.jsonl", 2, "--shard-tokens is 0"),
+        ("eval make piqa docs.jsonl --tokenizer byte --out x --backend fastest", 2, "choose fast or reference"),
+        ("golf export --docs docs.jsonl --tokenizer-config x --output-root y --tokenizer-train-docs 0", 2, "1 or more"),
+        ("golf fetch --root y --remote-root ../x", 2, "may not lead out"),
         ("recipe tinyshakespeare --max-tokens 0 --input docs.jsonl", 2, "--max-tokens is 0"),
         ("bpb-audit folder --tokenizer byte --loss -1 --bpb 1", 2, "both are numbers above 0"),
         ("train-tokenizer docs.jsonl --type byte-bpe --vocab-size 99999999999 --out o", 2, "at most 2,147,483,647"),
@@ -300,6 +307,34 @@ def test_a_file_that_cannot_be_written_is_called_by_its_own_name(tmp_path: Path)
             file.write(b"x")
         assert caught.value.filename == str(tmp_path / name)
     assert [path.name for path in tmp_path.iterdir()] == ["there"]
+
+
+def test_a_part_that_cannot_be_removed_does_not_hide_why_nothing_was_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read_only(path: Path, *, missing_ok: bool) -> None:
+        assert missing_ok
+        raise OSError(errno.EROFS, "Read-only file system", str(path))
+
+    monkeypatch.setattr(Path, "unlink", read_only)
+    with pytest.raises(FileNotFoundError, match="there is no folder"), atomic_write(tmp_path / "none/x"):
+        pass
+    with pytest.raises(OSError, match="Read-only"), atomic_write(tmp_path / "x"):
+        raise ValueError
+
+
+def test_what_is_no_file_is_never_replaced_by_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "null").symlink_to(os.devnull)  # a rename would replace the link, or the device itself
+    monkeypatch.chdir(tmp_path)
+    for name, words in (("pipe", "a device or a pipe"), ("null", "a device or a pipe"), (".", "a directory")):
+        with pytest.raises(OSError, match=words), atomic_write(Path(name)) as file:
+            file.write(b"x")
+        with pytest.raises(OSError, match=words):
+            write_shard(name, [1, 2])
+    assert (tmp_path / "pipe").is_fifo()
+    assert (tmp_path / "null").is_char_device()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["null", "pipe"]
 
 
 def test_a_url_of_a_store_with_buckets_names_one() -> None:

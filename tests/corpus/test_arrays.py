@@ -54,6 +54,7 @@ def test_an_array_gives_its_records_in_order_or_in_the_order_of_its_seed(tmp_pat
         (b'[{"story": null}]', r"record 0 .*is null"),
         (b'["x"]', r"record 0 .*expected a JSON object, found str"),
         (b"\xff\xfe[]", "not one JSON array"),
+        (b"", "not one JSON array"),
     ],
 )
 def test_what_is_no_array_of_texts_is_named(tmp_path, body, message):

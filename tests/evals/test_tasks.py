@@ -89,7 +89,10 @@ def test_piqa_and_winogrande() -> None:
     [
         ("hellaswag", {**HELLASWAG, "label": ""}, "no_label", "label"),
         ("hellaswag", {**HELLASWAG, "label": 4}, "malformed", "4 answers"),
+        ("hellaswag", {**HELLASWAG, "label": "9" * 5000}, "no_label", "expected a number from 0 to 3"),
         ("hellaswag", {**HELLASWAG, "endings": "x"}, "malformed", "endings"),
+        ("hellaswag", {**HELLASWAG, "ctx": "a \ud800 b"}, "lone_surrogate", "surrogate"),
+        ("hellaswag", {**HELLASWAG, "endings": ["a", "b", "\udfff", "c"]}, "lone_surrogate", "surrogate"),
         ("hellaswag", {"label": 0, "endings": ["a", "b"]}, "malformed", "field 'ctx' is missing"),
         ("hellaswag", {**HELLASWAG, "endings": ["a"], "label": 0}, "malformed", "at least 2"),
         ("arc-easy", {**ARC, "answerKey": ""}, "no_label", "no answerKey"),
@@ -97,6 +100,7 @@ def test_piqa_and_winogrande() -> None:
         ("arc-easy", {"question": 5}, "malformed", "no question"),
         ("piqa", {"goal": "a", "sol1": "b", "sol2": "c"}, "no_label", "expected a number from 0 to 1"),
         ("winogrande", {**WINOGRANDE, "answer": ""}, "no_label", "expected 1 or 2"),
+        ("winogrande", {**WINOGRANDE, "answer": True}, "no_label", "expected 1 or 2"),
         ("winogrande", {**WINOGRANDE, "sentence": "no gap"}, "malformed", "no gap"),
     ],
 )
@@ -257,6 +261,16 @@ def test_a_compressed_file_that_is_cut_short_or_damaged_is_an_error(tmp_path: Pa
             make_eval_file("piqa", path, tokenizer=load_tokenizer("byte"), out=out)
     path.write_bytes(raw + raw)
     assert make_eval_file("piqa", path, tokenizer=load_tokenizer("byte"), out=out).examples == 4000
+
+
+@pytest.mark.parametrize(("source", "out"), [("x.jsonl", "x.jsonl"), ("x.json", "x")])
+def test_the_source_is_never_replaced_by_what_is_made_of_it(tmp_path: Path, source: str, out: str) -> None:
+    before = json.dumps(PIQA)
+    (tmp_path / source).write_text(before)
+    with pytest.raises(UsageError, match="would be replaced by what is made of it"):
+        make_eval_file("piqa", tmp_path / source, tokenizer=load_tokenizer("byte"), out=tmp_path / out)
+    assert (tmp_path / source).read_text() == before
+    assert len(list(tmp_path.iterdir())) == 1
 
 
 def test_a_record_nested_too_deeply_is_a_bad_record(tmp_path: Path) -> None:

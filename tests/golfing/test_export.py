@@ -14,6 +14,8 @@ import pytest
 import sentencepiece
 
 import tokenriver
+from tokenriver.cli import main
+from tokenriver.cli.stopping import at_once
 from tokenriver.errors import CorpusError, FormatError, IntegrityError, TokenizerError, UsageError
 from tokenriver.golfing import export
 from tokenriver.golfing.documents import check_documents
@@ -100,7 +102,7 @@ def test_an_export_that_stopped_goes_on_and_gives_the_same_bytes(
     monkeypatch.setattr(export, "build", real)
     done = golf_roots.make_root(tmp_path)
     assert done.kept == ["fineweb10B_byte260"]
-    assert trainings == ["fineweb_300_bpe.model"], "no model is trained twice"
+    assert trainings == [".fineweb_300_bpe.model"], "no model is trained twice"
     assert hashes(root) == expected
     assert (root / "datasets/fineweb10B_byte260/fineweb_train_000000.bin").stat().st_mtime_ns == first
     again = golf_roots.make_root(tmp_path)
@@ -116,6 +118,54 @@ def test_another_export_does_not_mix_with_a_finished_one(tmp_path: Path, changes
     golf_roots.make_root(tmp_path)
     with pytest.raises(IntegrityError, match=f"made otherwise \\({what}"):
         golf_roots.make_root(tmp_path, **changes)
+
+
+def test_an_export_that_is_stopped_says_that_it_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stopped(*_: object, **words: Any) -> None:
+        assert words["training"] is at_once, "the trainer lets no Python run"
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(export.make_vocabulary.__globals__, "train_tokenizer", stopped)
+    docs, specs = golf_roots.write_documents(tmp_path / "d.jsonl"), golf_roots.write_specs(tmp_path / "s.json")
+    words = ["--docs", docs, "--tokenizer-config", specs, "--output-root", tmp_path / "x", "--num-val-docs", 10, "-q"]
+    assert main(["golf", "export", *map(str, words)]) == 130
+    assert capsys.readouterr().err == (
+        "tokenriver: interrupted; the same command goes on from the last finished shard\n"
+    )
+
+
+def test_a_refused_export_leaves_a_finished_one_as_it_was(tmp_path: Path) -> None:
+    golf_roots.make_root(tmp_path)
+    before = hashes(tmp_path / "export")
+    other = golf_roots.write_documents(tmp_path / "other/docs_selected.jsonl", seed=4)
+    model = tmp_path / "other.model"
+    config = golf_roots.write_specs(tmp_path / "other/s.json")
+    golf_roots.make_root(tmp_path, docs=other, tokenizer_config=config, output_root=tmp_path / "second")
+    shutil.copy(tmp_path / "second/tokenizers/fineweb_300_bpe.model", model)
+    (tmp_path / "none.model").write_bytes(b"no model")
+    spec = {"name": "sp_bpe_300", "dataset_suffix": "sp300", "vocab_size": 300, "tokenizer_train_docs": 5}
+    fewer = golf_roots.write_specs(tmp_path / "fewer.json", [spec])
+    as_bytes = golf_roots.write_specs(
+        tmp_path / "as_bytes.json", [{"name": "b", "dataset_suffix": "sp300", "kind": "byte"}]
+    )
+    for changes, error, words in (
+        ({"docs": other}, IntegrityError, "other documents than"),
+        ({"reuse_sp_models": {300: model}}, IntegrityError, "made otherwise .tokenizer"),
+        ({"reuse_sp_models": {300: tmp_path / "none.model"}}, TokenizerError, r"none\.model: not a SentencePiece"),
+        ({"tokenizer_config": fewer}, IntegrityError, "made otherwise .tokenizer"),
+        ({"tokenizer_config": as_bytes}, IntegrityError, "made otherwise .tokenizer"),
+    ):
+        with pytest.raises(error, match=words):
+            golf_roots.make_root(tmp_path, **changes)
+        after = hashes(tmp_path / "export")
+        after.pop("tokenizers/_TRAINED.json", None)
+        assert after == before, changes
+    copied = tmp_path / "copy/docs_selected.jsonl"
+    copied.parent.mkdir()
+    shutil.copy(tmp_path / "docs/docs_selected.jsonl", copied)
+    assert golf_roots.make_root(tmp_path, docs=copied).kept == ["fineweb10B_byte260", "fineweb10B_sp300"]
 
 
 def test_the_end_of_text_stands_after_each_document_when_asked_for(tmp_path: Path) -> None:
@@ -183,11 +233,13 @@ def test_specs_are_read_in_all_three_shapes(tmp_path: Path, specs: str | None) -
         ([{"name": "a", "dataset_suffix": "s", "vocab_size": 65537}], "65,536"),
         ([{"name": "a", "dataset_suffix": "s", "vocab_size": 300, "kind": "wordpiece"}], "kind is 'wordpiece'"),
         ([{"name": "a", "dataset_suffix": "s", "vocab_size": 300, "tokenizer_train_docs": 0}], "tokenizer_train_docs"),
+        ([{"name": "a", "dataset_suffix": "s", "vocab_size": 300, "reuse_model_path": 5}], "reuse_model_path is 5"),
+        ([{"name": "a", "dataset_suffix": "byte260", "recommended_bigram_vocab_size": "x"}], "recommended_bigram"),
         ([{"name": n, "dataset_suffix": n, "vocab_size": 300} for n in "ab"], "two records have the artifact"),
     ],
 )
 def test_specs_that_are_wrong_are_named(tmp_path: Path, records: Any, words: str) -> None:
-    with pytest.raises((FormatError, UsageError), match=words):
+    with pytest.raises(FormatError, match=words):
         read_specs(golf_roots.write_specs(tmp_path / "s.json", records), root=tmp_path)
 
 

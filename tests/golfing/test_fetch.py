@@ -120,15 +120,23 @@ def test_the_environment_names_repository_and_folder(
     assert (tmp_path / "manifest.json").exists(), "the prefix is dropped"
     assert GolfSource.chosen("a/b", "", environment={}) == GolfSource("a/b", "")
     assert GolfSource.chosen(environment={}).remote("x") == "datasets/x"
-    with pytest.raises(IntegrityError, match="may not lead out"):
+    with pytest.raises(UsageError, match="may not lead out"):
         GolfSource.chosen("a/b", "../..")
+
+
+def test_a_publication_goes_to_a_folder_of_the_repository_alone(export: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for prefix in ("../x", "a//b", "a/../.."):
+        monkeypatch.setenv("MATCHED_FINEWEB_REMOTE_ROOT_PREFIX", prefix)
+        with pytest.raises(UsageError, match=r"MATCHED_FINEWEB_REMOTE_ROOT_PREFIX: the file name .* may not lead out"):
+            publish(export, REPO, dry_run=True)
+    monkeypatch.setenv("MATCHED_FINEWEB_REMOTE_ROOT_PREFIX", "/")
+    assert "manifest.json" in publish(export, REPO, dry_run=True).files
 
 
 def test_what_was_never_published_is_named(published: LocalHub, tmp_path: Path) -> None:
     for words, error, text in (
         ({"variant": "sp4096"}, UsageError, "there are: byte260, sp300"),
         ({"variant": "sp300", "train_shards": 4000}, UsageError, "published with"),
-        ({"variant": "sp300", "train_shards": 1, "with_docs": True}, HubError, "docs_selected.source_manifest.json"),
         ({"variant": "sp300", "remote_root": "elsewhere"}, HubError, "elsewhere/manifest.json: not in the repository"),
     ):
         with pytest.raises(error, match=text):
@@ -191,7 +199,16 @@ def test_a_manifest_that_contradicts_itself_or_its_shards_is_told(published: Loc
     hub = published
     hub.commit(hub.repos[REPO], {**hub.repos[REPO].commits[-1][1], "datasets/manifest.json": b'{"version": 3}'})
     with pytest.raises(FormatError, match="not as its schema demands"):
-        fetch_golf(variant="sp300", train_shards=1, root=tmp_path, repo_id=REPO)
+        fetch_golf(variant="sp300", train_shards=1, root=tmp_path / "new", repo_id=REPO)
+    assert names(tmp_path / "new") == [], "what is no manifest does not stay as one"
+
+
+def test_documents_without_a_sidecar_come_alone(published: LocalHub, export: Path, tmp_path: Path) -> None:
+    docs = (export / "docs_selected.jsonl").read_bytes()
+    published.add(REPO, {"datasets/docs_selected.jsonl": docs})
+    fetch_golf(variant="sp300", train_shards=1, with_docs=True, root=tmp_path, repo_id=REPO)
+    assert (tmp_path / "docs_selected.jsonl").read_bytes() == docs
+    assert not (tmp_path / "docs_selected.source_manifest.json").exists()
 
 
 @pytest.mark.usefixtures("waits")

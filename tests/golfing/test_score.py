@@ -17,7 +17,7 @@ import pytest
 import torch
 
 import tokenriver
-from tokenriver.bpb.golf import eval_bpb
+from tokenriver.bpb.golf import bpb_of, eval_bpb
 from tokenriver.cli import main
 from tokenriver.errors import UsageError
 from tokenriver.golf import load_validation_tokens
@@ -71,6 +71,14 @@ def test_tensors_and_arrays_give_the_same(root: Path) -> None:
     byte = {**words(root), "val": root / "datasets/fineweb10B_byte260", "tokenizer": "byte260"}
     counted = score_golf(lambda _x, _y: np.float64(1.0), **byte)
     assert counted.n_bytes < counted.targets, "the begin ids have no bytes"
+
+
+def test_what_is_no_loss_and_what_has_no_bytes_is_refused(root: Path) -> None:
+    for wrong, words_ in ((np.zeros((2, 3)), r"shape \(2, 3\)"), (None, "NoneType"), (torch.zeros(2), r"shape \(2,\)")):
+        with pytest.raises(UsageError, match=f"the model gave {words_}; expected one number"):
+            score_golf(lambda _x, _y, wrong=wrong: wrong, **words(root))
+    with pytest.raises(UsageError, match="stand for no bytes of text"):
+        bpb_of(20.0, 10, 0)
 
 
 def test_a_batch_without_a_sequence_is_refused(root: Path) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from tokenriver.errors import CorpusError, IntegrityError, UsageError
+from tokenriver.errors import CorpusError, IntegrityError, ResumeError, UsageError
 from tokenriver.golfing.documents import check_documents
 from tokenriver.golfing.keys import document_keys, threshold_key
 from tokenriver.golfing.select import select_golf
@@ -58,6 +58,31 @@ def test_the_choice_is_the_smallest_keys_in_their_order(inputs: list[Path], tmp_
     assert sorted(json.loads(line)["text"] for line in whole[:-1]) == sorted(TEXTS), "each document once"
 
 
+def test_an_input_is_never_replaced_by_what_is_chosen_of_it(inputs: list[Path], tmp_path: Path) -> None:
+    before = select(inputs, tmp_path / "out")
+    sidecar = tmp_path / "out/docs_selected.source_manifest.json"
+    for words in ({}, {"overwrite": True}):
+        with pytest.raises(UsageError, match=r"docs_selected\.jsonl: an input, which the selection would replace"):
+            select([tmp_path / "out/docs_selected.jsonl"], tmp_path / "out", docs=3, **words)
+        assert (tmp_path / "out/docs_selected.jsonl").read_bytes() == before
+        sidecar.unlink(missing_ok=True)
+
+
+def test_two_selections_into_one_folder_do_not_mix(inputs: list[Path], tmp_path: Path) -> None:
+    reference = select(inputs, tmp_path / "alone")
+    second: list[str] = []
+
+    def meanwhile(_read: int) -> None:
+        if not second:
+            with pytest.raises(ResumeError, match="out: another selection is being made here") as refused:
+                select(inputs, tmp_path / "out", seed=9, overwrite=True)
+            second.append(str(refused.value))
+
+    assert select(inputs, tmp_path / "out", progress=meanwhile) == reference
+    assert second
+    assert len(list((tmp_path / "out").iterdir())) == 2
+
+
 def test_keys_are_spread_evenly_and_never_alike() -> None:
     keys = document_keys(1337, 0, 200_000)
     assert len(np.unique(keys)) == len(keys)
@@ -86,6 +111,7 @@ def test_what_cannot_work_is_refused_and_leaves_nothing(inputs: list[Path], tmp_
         ({"docs": 501}, "--docs is 501, but the inputs hold 500 documents"),
         ({"docs": 0}, "--docs is 0"),
         ({"docs_val": 121}, "--docs-val is 121"),
+        ({"workers": 0}, "--workers is 0"),
     ):
         with pytest.raises(UsageError, match=error):
             select(inputs, tmp_path / "out", **words)

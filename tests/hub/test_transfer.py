@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
+import threading
 from typing import TYPE_CHECKING
 
+import local_hub
 import pytest
 from local_hub import Fault, LocalHub
 
 from tokenriver import write_shard
 from tokenriver.errors import FormatError, HubError, IntegrityError, UsageError
+from tokenriver.hub import crew
 from tokenriver.hub.checks import Expected
-from tokenriver.hub.repository import open_repository
+from tokenriver.hub.repository import Repository, open_repository
 from tokenriver.hub.transfer import FetchJob, fetch_file
 
 if TYPE_CHECKING:
@@ -256,6 +260,65 @@ def test_repositories_that_cannot_be_read_are_named(hub: LocalHub) -> None:
     for bad in ("../x", "a/b/c", "", "a b/c"):
         with pytest.raises(UsageError, match="no repository id"):
             open_repository(bad)
+
+
+@pytest.mark.parametrize("size", ["x", -1, None])
+def test_a_listing_without_sizes_is_no_listing(hub: LocalHub, monkeypatch: pytest.MonkeyPatch, size: object) -> None:
+    hub.add(REPO, {"a.json": b"{}"})
+    real = local_hub._entry
+    monkeypatch.setattr(local_hub, "_entry", lambda name, body: {**real(name, body), "size": size})
+    with pytest.raises(IntegrityError, match=r"the Hub lists a\.json with .* bytes"):
+        open_repository(REPO)
+
+
+def test_an_answer_that_is_no_listing_is_not_called_none(hub: LocalHub, monkeypatch: pytest.MonkeyPatch) -> None:
+    hub.add(REPO, {"a.json": b"{}"})
+    monkeypatch.setattr(local_hub, "_entry", lambda _name, _body: {})
+    with pytest.raises(HubError, match=r"repository me/tales: the Hub gave an answer that cannot be read \(KeyError"):
+        open_repository(REPO)
+
+
+def test_ctrl_c_ends_the_transfers_under_way(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    begun, told = threading.Event(), []
+
+    def fetch_slowly(_repository: object, job: FetchJob, *, progress: crew.Stoppable) -> bool:
+        if job.name == "first":
+            begun.wait(60)
+            raise KeyboardInterrupt
+        for n in range(20_000_000):  # far more than come before the other ends
+            progress(job.name, n, 1 << 40)
+            told.append(n) if n < 3 else begun.set()
+        told.append(-1)
+        return True
+
+    monkeypatch.setattr(crew, "fetch_file", fetch_slowly)
+    jobs = [FetchJob(name, tmp_path / name, Expected()) for name in ("first", "second")]
+    with pytest.raises(KeyboardInterrupt):
+        crew.fetch_files(Repository(REPO, "0" * 40, {}), jobs)
+    assert told == [0, 1, 2], "it was under way, and did not come to its end"
+
+
+def test_a_full_disk_is_told_with_the_name_of_the_file(
+    hub: LocalHub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, body: bytes
+) -> None:
+    hub.add(REPO, {NAME: body})
+
+    def full(_body: object, _chunk: bytes) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr("tokenriver.hub.transfer._Body._write", full)
+    with pytest.raises(OSError, match="No space left") as caught:
+        fetch(tmp_path)
+    assert caught.value.filename == str(tmp_path / "out" / NAME)
+
+
+@pytest.mark.usefixtures("waits")
+def test_a_body_that_never_begins_leaves_no_part(hub: LocalHub, tmp_path: Path, body: bytes) -> None:
+    hub.add(REPO, {NAME: body})
+    hub.vanished.add(NAME)
+    with pytest.raises(HubError, match="HTTP 404"):
+        fetch(tmp_path)
+    assert list((tmp_path / "out/data").iterdir()) == []
 
 
 def test_a_tree_of_several_pages_is_read_whole(hub: LocalHub) -> None:

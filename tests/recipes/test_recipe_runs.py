@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import hashlib
 import io
 import json
 import random
@@ -13,6 +14,7 @@ import forked
 import pytest
 from build_helpers_recipes import build_records
 from hub_fixtures import hub_environment
+from plain_server import files_over_http
 from recipe_sources import jsonl, parquet, tar
 
 import tokenriver
@@ -25,6 +27,7 @@ from tokenriver.recipes import engine
 from tokenriver.recipes.archive import extract
 from tokenriver.recipes.engine import prepare_recipe, run_recipe
 from tokenriver.recipes.options import RecipeOptions
+from tokenriver.recipes.plan import RecipePlan
 from tokenriver.recipes.recipe import load_recipe
 from tokenriver.recipes.supply import FileSupply
 from tokenriver.shards.writer import ShardWriter
@@ -236,6 +239,7 @@ def test_adding_a_recipe_takes_only_a_toml_file(hub, tmp_path):
         ('files = ["notes/*.jsonl"]', "", "names no files"),
         ("strip = true", "shuffle_seed = 1", "json_arrays"),
         ('licence = "mine"', "", "licence"),
+        ("[source]", '[eval]\ntask = "piqa"\noutput = "../x.bin"\n[source]', "eval.output .* holds '/'"),
         ("[source]", "[source", "TOML|toml|Expected|expected"),
     ],
 )
@@ -372,6 +376,29 @@ def test_an_archive_that_leads_out_of_its_folder_is_refused(tmp_path):
     assert not (tmp_path / "data.json").exists()
 
 
+def test_a_link_in_an_archive_where_a_file_is_wanted_is_refused(tmp_path):
+    archive = tmp_path / "linked.tar"
+    with tarfile.open(archive, "w") as file:
+        link = tarfile.TarInfo("data00.json")
+        link.type, link.linkname = tarfile.SYMTYPE, "data01.json"
+        file.addfile(link)
+        file.addfile(tarfile.TarInfo("data01.json"))
+    with pytest.raises(tokenriver.CorpusError, match=r"data00\.json is a link or a device"):
+        extract(archive, tmp_path / "files", wanted=lambda name: name.endswith(".json"))
+    assert extract(archive, tmp_path / "files", wanted=lambda name: name == "data01.json") == ["data01.json"]
+
+
+def test_what_was_taken_out_of_another_archive_is_not_kept_for_this_one(tmp_path):
+    archive = tmp_path / "mine.tar"
+    bad = [b'[{"story": 1}]    ', b'[{"story": "b"}]  ']
+    archive.write_bytes(tar({"data00.json": bad[0], "data01.json": bad[1]}))
+    with pytest.raises(tokenriver.CorpusError, match="is int, not a text"):
+        run("tinystories", tmp_path / "out", input=archive)
+    archive.write_bytes(tar({"data00.json": b'[{"story": "a"}]  ', "data01.json": bad[1]}))
+    [summary] = run("tinystories", tmp_path / "out", input=archive)
+    assert summary.documents == 2
+
+
 @pytest.mark.parametrize("ending", ["gz", "xz", "bz2"])
 def test_an_archive_that_is_cut_short_or_damaged_is_refused(tmp_path, ending):
     raw = io.BytesIO()
@@ -432,6 +459,16 @@ def test_a_second_run_over_the_same_files_is_told_so(hub, tmp_path):
     assert prepared.run()
 
 
+def test_a_damaged_note_of_the_commit_is_told_and_restart_goes_past_it(hub, tmp_path):
+    fineweb(hub, 1)
+    note = tmp_path / "out/.source/fineweb-10B/_SOURCE.json"
+    note.parent.mkdir(parents=True)
+    note.write_bytes(b'{"repository":')
+    with pytest.raises(tokenriver.FormatError, match=r"_SOURCE\.json: not JSON"):
+        run("fineweb", tmp_path / "out")
+    assert run("fineweb", tmp_path / "out", restart=True)[0].documents == 60
+
+
 def test_another_subset_is_not_held_to_the_files_of_an_interrupted_one(hub, tmp_path, monkeypatch):
     hub.add("some/set", {f"{s}/train.jsonl": jsonl(rows(4 + i)) for i, s in enumerate(("en", "de"))})
 
@@ -444,6 +481,46 @@ def test_another_subset_is_not_held_to_the_files_of_an_interrupted_one(hub, tmp_
             run("hub:some/set", tmp_path / "out", subset="de")
     [summary] = run("hub:some/set", tmp_path / "out", subset="en", layout="tokens")
     assert summary.documents == 4
+
+
+WEB = """
+name = "notes"
+about = "a"
+size = "s"
+licence = "l"
+[source]
+urls = ["{url}/notes.jsonl"]
+files = ["*"]
+{pins}
+"""
+
+
+def test_a_wrong_file_of_the_web_is_fetched_anew_by_restart_and_by_its_hash(tmp_path):
+    (tmp_path / "web").mkdir()
+    served, here = tmp_path / "web/notes.jsonl", tmp_path / "out/.source/notes/notes.jsonl"
+    served.write_bytes(b"<html>sign in first</html>")
+    with files_over_http(tmp_path / "web") as url:
+        recipe = tmp_path / "notes.toml"
+        recipe.write_text(WEB.format(url=url, pins=""))
+        with pytest.raises(tokenriver.CorpusError, match="broken JSON"):
+            run(str(recipe), tmp_path / "out")
+        served.write_bytes(jsonl(rows(40)))
+        here.with_name("notes.jsonl.part").write_bytes(b"of another file")
+        assert run(str(recipe), tmp_path / "out", restart=True)[0].documents == 40
+        pin = hashlib.sha256(served.read_bytes()).hexdigest()
+        recipe.write_text(WEB.format(url=url, pins=f'sha256 = {{ "notes.jsonl" = "{pin}" }}'))
+        here.parent.mkdir(parents=True)
+        here.write_bytes(b"shorter, and wrong")
+        assert run(str(recipe), tmp_path / "out", overwrite=True)[0].documents == 40
+
+
+def test_a_plan_says_where_the_server_tells_no_size():
+    plan = RecipePlan(
+        recipe="notes", source="web", outputs=["data"], files=2, fetch_bytes=0, n_unsized=1, tokens=None,
+        disk_bytes=0, free_bytes=0, seconds=0, bytes_per_second=0,
+    )  # fmt: skip
+    assert "1 to fetch of a size that the server does not tell, not counted below" in plan.lines()[0]
+    assert not [line for line in plan.lines() if line.startswith("time:")]
 
 
 def test_a_recipe_nested_too_deeply_is_no_recipe(tmp_path):

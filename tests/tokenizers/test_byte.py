@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from tokenriver import TokenizerError, load_tokenizer
@@ -57,3 +59,33 @@ def test_a_separator_of_ones_own_must_be_in_the_vocabulary():
     assert load_tokenizer("byte260", separator="none").separator_id is None
     with pytest.raises(TokenizerError, match=r"256 .*outside the vocabulary of 256"):
         load_tokenizer("byte", separator="256")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"vocab_size": 261},
+        {"vocab_size": "260"},
+        {"vocab_size": [260]},
+        {"vocab_size": 256},
+        {"config": {**byte260_json()["config"], "bos_id": 2}},
+        {"config": {**byte260_json()["config"], "byte_offset": 3}},
+        {"config": 4},
+    ],
+)
+def test_a_definition_that_numbers_the_bytes_otherwise_is_refused(tmp_path, change):
+    path = tmp_path / "bytes.json"
+    path.write_text(json.dumps({**byte260_json(), **change}))
+    with pytest.raises(TokenizerError, match=r"bytes\.json: a pure_byte tokenizer with vocab_size .*known are 256"):
+        load_tokenizer(path)
+
+
+def test_a_definition_is_known_by_what_it_says(tmp_path):
+    for definition, name in (
+        (byte260_json(), "byte260"),
+        ({"tokenizer_type": "pure_byte", "vocab_size": 260}, "byte260"),
+        ({"tokenizer_type": "pure_byte", "vocab_size": 260, "config": {"bos_id": 1, "about": "x"}}, "byte260"),
+        ({"tokenizer_type": "pure_byte", "vocab_size": 256, "config": {}}, "byte"),
+    ):
+        (tmp_path / "bytes.json").write_text(json.dumps(definition))
+        assert load_tokenizer(tmp_path / "bytes.json").tokenizer_id == name

@@ -176,11 +176,12 @@ def _judge_claim(
     if targets < 1:
         raise UsageError(f"{split} has {available + 1:,} ids, less than one sequence of {claim.seq_len}")
     counts = count_bytes(token_set, split, text, golf, targets=targets)
-    one = result.splits[split]
-    true_bytes = one.source_bytes if one.source_bytes is not None else one.recorded_bytes
+    sides = [result.splits[side] for side in token_set.counted_with(split)]
+    known = [one.recorded_bytes if one.source_bytes is None else one.source_bytes for one in sides]
+    source_bytes, by_ids = sum(n or 0 for n in known), sum(one.counts.text_bytes for one in sides)
     candidates = {"golf's tables": float(counts.golf_bytes), "bytes by ids": float(counts.text_bytes)}
-    if true_bytes is not None and one.counts.text_bytes:
-        candidates["source bytes"] = counts.text_bytes * true_bytes / one.counts.text_bytes
+    if None not in known and by_ids:
+        candidates["source bytes"] = counts.text_bytes * source_bytes / by_ids
     figures = {name: claim.loss / math.log(2) * targets / n for name, n in candidates.items() if n}
     shown = ", ".join(f"{value:.6f} by {name}" for name, value in figures.items())
     matching = [name for name, value in figures.items() if abs(claim.bpb / value - 1) <= TOLERANCE]

@@ -143,17 +143,30 @@ def eval_bpb(
 
 
 def bpb_of(nats: float, targets: int, n_bytes: int) -> tuple[float, float]:
-    """(val_loss, val_bpb) of the sums, in the order of operations of formats.md §4."""
+    """(val_loss, val_bpb) of the sums, in the order of operations of formats.md §4. UsageError for no bytes."""
+    if not n_bytes:
+        raise UsageError(
+            f"the {targets:,} targets stand for no bytes of text (control ids alone): there is nothing to score"
+        )
     val_loss = nats / targets
     return val_loss, val_loss / math.log(2) * (targets / n_bytes)
 
 
 def _mean_loss(model: Callable[[Any, Any], Any], x: NDArray[np.int64], y: NDArray[np.int64], device: Any) -> float:
     if device is None:
-        return float(model(x, y))
+        return _one_number(model(x, y))
     torch = _torch()
     with torch.inference_mode(), torch.autocast(torch.device(device).type, dtype=torch.bfloat16):
-        return float(model(torch.from_numpy(x).to(device), torch.from_numpy(y).to(device)))
+        return _one_number(model(torch.from_numpy(x).to(device), torch.from_numpy(y).to(device)))
+
+
+def _one_number(loss: Any) -> float:
+    try:
+        return float(loss)
+    except (TypeError, ValueError, RuntimeError) as error:
+        shape = tuple(getattr(loss, "shape", ()))
+        found = f"shape {shape}" if shape else type(loss).__name__
+        raise UsageError(f"the model gave {found}; expected one number, the mean loss of the batch in nats") from error
 
 
 def eval_val(

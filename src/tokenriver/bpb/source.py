@@ -32,7 +32,10 @@ _STEP = 1 << 22
 
 @dataclass(frozen=True, slots=True)
 class SplitBytes:
-    """Bytes of a split: `source`, of its documents as they were read, and `ids`, what its tokens stand for."""
+    """Bytes of a split: `source`, of its documents as they were read, and `ids`, what its tokens stand for.
+
+    Where the border between the splits cuts a document (llm.c's layout) they are those of both splits together.
+    """
 
     source: int
     ids: int
@@ -71,6 +74,10 @@ class TokenSet:
             return None
         last = open_shard(self.splits["val"][-1], check=False).ids[-1:].tolist()
         return last[0] if last else None
+
+    def counted_with(self, split: str) -> list[str]:
+        """The splits whose source bytes only mean something together: both where a document may lie in both."""
+        return [side for side in ("val", "train") if self.splits[side]] if self.joined else [split]
 
     def n_tokens(self, split: str) -> int:
         """Ids of a split, from the headers."""
@@ -181,11 +188,13 @@ def count_bytes(
 def split_bytes(dataset: str | os.PathLike[str], tokenizer: Tokenizer, split: str = "val") -> SplitBytes:
     """The bytes of a split's source text, as its build recorded them, and those that its ids stand for.
 
-    Reads the split once. UsageError where there is no build record (or none for that split).
+    Reads the split once (llm.c's layout: both). UsageError where there is no build record (or none for that split).
     """
     token_set = open_token_set(dataset, tokenizer)
-    if token_set.record is None or split not in token_set.record.splits:
+    sides = token_set.counted_with(split)
+    if token_set.record is None or not {split, *sides} <= set(token_set.record.splits):
         raise UsageError(f"{dataset}: no build record says how many bytes of text {split} has")
-    table = TextTable.of(tokenizer, separator_id=token_set.separator_id)
-    counts = count_bytes(token_set, split, table, byte_tables(tokenizer), previous=token_set.before(split))
-    return SplitBytes(token_set.record.splits[split].text_bytes, counts.text_bytes)
+    table, golf = TextTable.of(tokenizer, separator_id=token_set.separator_id), byte_tables(tokenizer)
+    counts = [count_bytes(token_set, side, table, golf, previous=token_set.before(side)) for side in sides]
+    source = sum(token_set.record.splits[side].text_bytes for side in sides)
+    return SplitBytes(source, sum(one.text_bytes for one in counts))

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tokenriver.cli.stopping import StoppedError, stop_of
+from tokenriver.cli.stopping import going_on
 from tokenriver.errors import UsageError
 from tokenriver.files import human_bytes, human_count
 
@@ -95,11 +95,8 @@ def build_command(
         "restart": restart,
         "staging": staging,
     }
-    try:
+    with going_on(how_to_go_on(overwrite=overwrite)):
         summary = _build(inputs, tokenizer, out, options, quiet=quiet)
-    except KeyboardInterrupt as stop:
-        word, code = stop_of(stop)
-        raise StoppedError(f"{word}; {how_to_go_on(overwrite=overwrite)}", code) from None
     if as_json:
         _print_json(summary)
     elif not quiet:
@@ -142,8 +139,8 @@ def _print_json(summary: BuildSummary) -> None:
     print(msgspec.json.format(msgspec.json.encode(values), indent=2).decode())
 
 
-def print_summary(summary: BuildSummary) -> None:
-    """A build's summary for people."""
+def print_summary(summary: BuildSummary, *, has_split: bool = True) -> None:
+    """A build's summary for people; `has_split`: the command has an option for the split rule."""
     for split in ("train", "val"):
         files = [f for f in summary.files if f.split == split]
         if not files:
@@ -159,17 +156,17 @@ def print_summary(summary: BuildSummary) -> None:
         f"{rate:.2f} bytes per token, {summary.text_bytes / 1e6 / summary.seconds:.1f} MB/s"
         + (" (went on with an unfinished build)" if summary.resumed else "")
     )
-    for note in _notes(summary):
+    for note in _notes(summary, has_split=has_split):
         print(note)
     print(f"wrote {summary.record}")
 
 
-def _notes(summary: BuildSummary) -> list[str]:
+def _notes(summary: BuildSummary, *, has_split: bool) -> list[str]:
     notes = []
     if summary.documents and not summary.documents_by_split["train"]:
         notes.append(
-            f"no train data: the split rule puts all {human_count(summary.documents)} documents on the val side; "
-            "--split chooses another"
+            f"no train data: the split rule puts all {human_count(summary.documents)} documents on the val side"
+            + ("; --split chooses another" if has_split else "")
         )
     if summary.skipped:
         listed = ", ".join(f"{human_count(n)} {kind}" for kind, n in summary.skipped.items())

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tokenriver.cli.build import how_to_go_on, unescaped
-from tokenriver.cli.stopping import StoppedError, stop_of
+from tokenriver.cli.stopping import going_on
 from tokenriver.files import human_bytes, human_count
 
 if TYPE_CHECKING:
@@ -62,12 +62,9 @@ def corpus_command(
     words: dict[str, Any] = {"format": file_format, "name": name, "version": version, "split": split}
     words |= {"engine": engine, "ray_address": ray_address}
     words |= {"options": options, "workers": workers, "overwrite": overwrite, "restart": restart, "staging": staging}
-    try:
-        with Progress(total or None, label="writing the corpus", quiet=quiet) as progress:
-            summary = write_corpus(inputs, out, progress=progress.update, **words)
-    except KeyboardInterrupt as stop:
-        word, code = stop_of(stop)
-        raise StoppedError(f"{word}; {how_to_go_on(overwrite=overwrite, anew='-' in inputs)}", code) from None
+    how = how_to_go_on(overwrite=overwrite, anew="-" in inputs)
+    with going_on(how), Progress(total or None, label="writing the corpus", quiet=quiet) as progress:
+        summary = write_corpus(inputs, out, progress=progress.update, **words)
     if as_json:
         _print_json(summary)
     elif not quiet:

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from tokenriver.cli.stopping import going_on
 from tokenriver.files import human_bytes, human_count
 
 __all__ = ["download_command"]
@@ -26,7 +27,7 @@ def download_command(
     from tokenriver.cli.transfers import Transfers
     from tokenriver.hub.download import download
 
-    with Transfers(quiet=quiet) as progress:
+    with going_on("the same command goes on with what came"), Transfers(quiet=quiet) as progress:
         summary = download(
             repo,
             dataset=dataset,

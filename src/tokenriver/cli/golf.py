@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tokenriver.cli.stopping import at_once, going_on
 from tokenriver.errors import UsageError
 from tokenriver.files import human_bytes, human_count
 from tokenriver.storage.paths import to_path
@@ -63,7 +64,7 @@ def fetch_command(
         if not found.ok:
             raise typer.Exit(1)
         return
-    with Transfers(quiet=quiet) as progress:
+    with going_on("the same command goes on with what came"), Transfers(quiet=quiet) as progress:
         done = fetch_golf(
             **where,
             variant=variant,
@@ -188,7 +189,7 @@ def export_command(
         raise UsageError("give the documents with --docs, or the repository that holds them with --repo-id")
     source = GolfSource.chosen(repo_id, remote_root) if docs is None or repo_id is not None else None
     transfers = Transfers(quiet=quiet or docs is not None)
-    with transfers:
+    with transfers, going_on():
         done = export_golf(
             tokenizer_config=tokenizer_config,
             output_root=output_root,
@@ -204,6 +205,7 @@ def export_command(
             workers=workers,
             stage=lambda name, total: Progress(total, label=name, quiet=quiet),
             transfer=transfers,
+            training=at_once,
             on_docs=say,
         )
     if as_json:

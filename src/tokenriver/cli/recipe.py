@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from tokenriver.cli.stopping import StoppedError, stop_of
+from tokenriver.cli.stopping import going_on
 from tokenriver.files import human_count
 
 if TYPE_CHECKING:
@@ -81,12 +81,8 @@ def recipe_command(
             typer.echo(line, err=as_json)
     if dry_run:
         return
-    try:
-        with Progress(prepared.found.total_bytes or None, label="building", quiet=quiet) as progress:
-            made = prepared.run(plan=plan, progress=progress)
-    except KeyboardInterrupt as stop:
-        word, code = stop_of(stop)
-        raise StoppedError(f"{word}; the same command goes on from the last finished shard", code) from None
+    with going_on(), Progress(prepared.found.total_bytes or None, label="building", quiet=quiet) as progress:
+        made = prepared.run(plan=plan, progress=progress)
     if as_json:
         from tokenriver.cli.summaries import print_json
 
@@ -127,7 +123,7 @@ def _print_one(summary: BuildSummary | EvalSummary) -> None:
     from tokenriver.cli.build import print_summary
 
     if isinstance(summary, BuildSummary):
-        print_summary(summary)
+        print_summary(summary, has_split=False)
         return
     print(f"{human_count(summary.examples)} examples, {human_count(summary.tokens)} ids, version {summary.version}")
     print(f"wrote {summary.path} and {summary.record.name}")

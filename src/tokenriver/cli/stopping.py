@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import FrameType
 
-__all__ = ["StoppedError", "Terminated", "at_once", "stop_of", "terminable"]
+__all__ = ["StoppedError", "Terminated", "at_once", "going_on", "stop_of", "terminable"]
 
 
 class Terminated(KeyboardInterrupt):
@@ -52,6 +52,16 @@ def at_once() -> Iterator[None]:
     finally:
         for kind, handler in before.items():
             signal.signal(kind, handler if handler is not None else signal.SIG_DFL)
+
+
+@contextmanager
+def going_on(how: str = "the same command goes on from the last finished shard") -> Iterator[None]:
+    """Have a command that is stopped say how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt as stop:
+        word, code = stop_of(stop)
+        raise StoppedError(f"{word}; {how}", code) from None
 
 
 @contextmanager

@@ -213,7 +213,7 @@ def _cut(
 def _is_small(source: Source, block_bytes: int) -> bool:
     """Whether a file is read whole, in one go, as one segment."""
     small = source.n_bytes is not None and source.n_bytes <= min(READ_BYTES, block_bytes)
-    return small and not source.compression and source.kind != "parquet"
+    return small and not source.compression and source.kind not in ("parquet", "array")  # an empty file is no array
 
 
 def parse_block(raw: RawBlock, options: SourceOptions) -> DocumentBlock:

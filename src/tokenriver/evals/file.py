@@ -116,10 +116,11 @@ class EvalFile:
 
     def check(self) -> None:
         """Read every example, in steps, and compare the header's figures; FormatError for anything wrong."""
-        longest = 0
+        longest = most = 0
         for start in range(0, self.n_examples, _STEP):
             at = self.places(start, min(start + _STEP, self.n_examples))
             longest = max(longest, int(at.longest().max()))
+            most = max(most, int(np.diff(at.first_row).max()))
             self._check_ids(at)
         if self.version == 1 and self.n_examples:
             longest = 2 * int(np.diff(self.starts).max())
@@ -128,6 +129,11 @@ class EvalFile:
             raise FormatError(
                 f"{self.path}: byte {at_byte}: the header's longest example has {self._declared_longest:,} {unit}, "
                 f"the file's has {longest:,}"
+            )
+        if self.version == 2 and self.max_completions != most:
+            raise FormatError(
+                f"{self.path}: byte 28: the header's examples have at most {self.max_completions:,} completions, the "
+                f"file's {most:,}"
             )
 
     def _check_ids(self, at: Places) -> None:

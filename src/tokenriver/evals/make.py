@@ -13,7 +13,7 @@ from tokenriver.evals.encode import Boundary, encode_questions
 from tokenriver.evals.sources import Located, read_task
 from tokenriver.evals.tasks import BadRecordError, Question, Rendering
 from tokenriver.evals.write import choose_version, write_eval_file
-from tokenriver.files import atomic_write, sha256_file
+from tokenriver.files import atomic_write, is_same_file, sha256_file
 from tokenriver.storage.paths import is_unicode, to_output, to_path
 
 if TYPE_CHECKING:
@@ -70,8 +70,11 @@ def make_eval_file(
     out = to_output(out)
     if not is_unicode(out.name):
         raise UsageError(f"{out}: the name is not UTF-8, so no record can hold it; choose another")
+    source = to_path(source)
+    if any(is_same_file(source, written) for written in (out, record_path(out))):
+        raise UsageError(f"{source}: would be replaced by what is made of it; name another file with --out")
     skipped: Counter[str] = Counter()
-    located, inputs = read_task(task, to_path(source), rendering=rendering, shots=shots)
+    located, inputs = read_task(task, source, rendering=rendering, shots=shots)
     wheres, questions = _questions(located, skipped, on_bad_record)
     encoded = encode_questions(questions, tokenizer, boundary=boundary, shared_context=version == 1)
     examples: list[EvalExample] = []

@@ -118,6 +118,7 @@ def parse_v2(file: EvalFile, first: int, starts: NDArray[np.int64], ends: NDArra
     wrong = _first_where((starts > ends) | (ends > len(file.words)))
     if wrong is not None:
         raise FormatError(f"{file.path}: the index goes back or past the end at example {first + wrong}")
+    _require_room(file, first, starts + _HEAD_WORDS[2], ends)
     names = ("delimiter", "index", "label", "completions", "context")
     fields = {name: _word(file, starts + i) if n else np.zeros(0, np.int64) for i, name in enumerate(names)}
     if n:

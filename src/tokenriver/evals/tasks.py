@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from tokenriver.errors import CorpusError
+from tokenriver.storage.paths import is_unicode
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -20,6 +21,10 @@ __all__ = ["LETTERS", "TASKS", "Answer", "BadRecordError", "Question", "Renderin
 Rendering = Literal["llmc", "harness"]
 
 LETTERS = "ABCD"
+
+
+_MOST_DIGITS = 20
+"""Of a label: Python reads no number of thousands of digits."""
 
 
 class BadRecordError(CorpusError):
@@ -69,8 +74,8 @@ def _texts(value: object, what: str) -> list[str]:
 def _number(value: object, what: str, n: int) -> int:
     """A label that counts from 0, as a number or in digits."""
     digits = value if isinstance(value, str) else str(value)
-    if isinstance(value, bool) or not (digits.isascii() and digits.isdigit()):
-        raise BadRecordError("no_label", f"{what} is {value!r}; expected a number from 0 to {n - 1}")
+    if isinstance(value, bool) or not (digits.isascii() and digits.isdigit() and len(digits) < _MOST_DIGITS):
+        raise BadRecordError("no_label", f"{what} is {value!r:.40}; expected a number from 0 to {n - 1}")
     if int(digits) >= n:
         raise BadRecordError("malformed", f"{what} is {value!r}, and there are {n} answers, counted from 0")
     return int(digits)
@@ -143,7 +148,7 @@ def _winogrande(record: dict[str, Any], rendering: Rendering) -> Question:
         raise BadRecordError("malformed", "its sentence has no gap (_)")
     options = [_text(record, "option1"), _text(record, "option2")]
     answer = record.get("answer")
-    if answer not in ("1", "2", 1, 2):
+    if answer not in ("1", "2", 1, 2) or isinstance(answer, bool):
         raise BadRecordError("no_label", f"field 'answer' is {answer!r}; expected 1 or 2")
     label = int(answer) - 1
     if rendering == "llmc":
@@ -196,4 +201,8 @@ def render(task: str, record: dict[str, Any], rendering: Rendering) -> Question:
     question = make(record, rendering)
     if len(question.answers) < 2:
         raise BadRecordError("malformed", f"{len(question.answers)} answers; at least 2 are needed")
+    if not all(is_unicode(text) for text in (question.context, *(answer.text for answer in question.answers))):
+        raise BadRecordError(
+            "lone_surrogate", "half of a surrogate pair in its text (\\ud800 to \\udfff), no character"
+        )
     return question

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tokenriver.errors import CorpusError, IntegrityError, UsageError
-from tokenriver.files import PART_SUFFIX, atomic_write
+from tokenriver.files import PART_SUFFIX, atomic_write, sha256_file
 from tokenriver.hub.crew import fetch_files
 from tokenriver.hub.names import below
 from tokenriver.hub.repository import open_repository
@@ -43,7 +43,10 @@ class Documents:
 
 
 def place_documents(docs: Path, root: Path) -> Path:
-    """Bring the documents and their sidecar below the root (a hard link, else a copy); the path there."""
+    """Bring the documents and their sidecar below the root (a hard link, else a copy); the path there.
+
+    IntegrityError where other documents are there: an export was made of them, or they were selected into it.
+    """
     if is_remote(docs):
         return _fetch_objects(docs, root)
     if not docs.is_file():
@@ -53,6 +56,10 @@ def place_documents(docs: Path, root: Path) -> Path:
         raise UsageError(f"{docs}: the documents are one plain .jsonl file; decompress or rename it")
     root.mkdir(parents=True, exist_ok=True)
     sidecar = docs.with_name(GOLF_SIDECAR)
+    if (root / GOLF_DOCS).exists() and not _is_same(docs, root / GOLF_DOCS):
+        raise IntegrityError(
+            f"{root / GOLF_DOCS}: other documents than {docs} are there; give another --output-root, or remove them"
+        )
     for source, target in ((docs, root / GOLF_DOCS), (sidecar, root / GOLF_SIDECAR)):
         if source.exists() and not (target.exists() and target.samefile(source)):
             _link_or_copy(source, target)
@@ -78,13 +85,21 @@ def _fetch_objects(docs: Path, root: Path) -> Path:
     return root / GOLF_DOCS
 
 
+def _is_same(docs: Path, there: Path) -> bool:
+    if docs.samefile(there):
+        return True
+    return docs.stat().st_size == there.stat().st_size and sha256_file(docs) == sha256_file(there)
+
+
 def _link_or_copy(source: Path, target: Path) -> None:
     part = target.with_name(target.name + PART_SUFFIX)
     part.unlink(missing_ok=True)
     try:
         os.link(source.resolve(), part)
     except OSError:  # another file system, or one without hard links
-        shutil.copyfile(source, part)
+        with atomic_write(target) as file, open(source, "rb") as documents:
+            shutil.copyfileobj(documents, file, _READ_BYTES)
+        return
     part.replace(target)
 
 

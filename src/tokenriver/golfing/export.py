@@ -96,6 +96,7 @@ class _Plan:
     backend: Backend
     workers: int | None
     verify_sample: int
+    training: Callable[[], AbstractContextManager[object]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,17 +125,21 @@ def export_golf(
     verify_sample: int = 200,
     stage: Callable[[str, int], AbstractContextManager[ProgressSink | None]] | None = None,
     transfer: TransferSink | None = None,
+    training: Callable[[], AbstractContextManager[object]] = nullcontext,
     on_docs: Callable[[Documents], None] | None = None,
 ) -> GolfExported:
     """Export the documents with every tokenizer of the config into `output_root` (formats.md §4).
 
     `docs` is the documents file; without it they are fetched from `source` (with it, `source` is only recorded).
     `on_docs` is called when the documents are checked and before anything is made; `stage(name, bytes)` gives the
-    progress of one data set. The bytes depend on neither workers, backend nor interruptions.
+    progress of one data set, `training` is that of `train_tokenizer`. The bytes depend on neither workers, backend nor
+    interruptions.
     """
     started = time.perf_counter()
     if not 1 <= chunk_tokens <= MAX_SHARD_TOKENS:
         raise UsageError(f"--chunk-tokens is {chunk_tokens}; it must be from 1 to {MAX_SHARD_TOKENS:,} (2^31 - 1)")
+    if tokenizer_train_docs is not None and tokenizer_train_docs < 1:
+        raise UsageError(f"--tokenizer-train-docs is {tokenizer_train_docs}; it must be 1 or more")
     workers = _workers(workers, os.environ)
     out = to_path(output_root)
     root = staging_directory(RemoteDirectory.for_writing(str(out)).url) if is_remote(out) else out
@@ -148,7 +153,7 @@ def export_golf(
     documents = check_documents(_bring_documents(docs, source, root, transfer), num_val_docs=num_val_docs)
     if on_docs is not None:
         on_docs(documents)
-    plan = _Plan(root, out, documents, chunk_tokens, append_eos, backend, workers, verify_sample)
+    plan = _Plan(root, out, documents, chunk_tokens, append_eos, backend, workers, verify_sample, training)
     made = [_make_one(plan, spec, stage) for spec in specs]
     manifest = render_export(
         documents,
@@ -189,12 +194,29 @@ def _make_one(
     plan: _Plan, spec: TokenizerSpec, stage: Callable[[str, int], AbstractContextManager[ProgressSink | None]] | None
 ) -> _Made:
     """Make a tokenizer and its data set, or find them made."""
-    tokenizer = make_vocabulary(spec, plan.documents, plan.root, backend=plan.backend)
-    record, was_there = _data_set(plan, spec, tokenizer, stage)
+    path = plan.out / "datasets" / spec.dataset / (GOLF_NAME + BUILD_RECORD)
+    there = read_record(path) if file_exists(path) else None
+
+    def accept(sha256: str) -> None:
+        if there is not None:
+            _refuse_other(path, {"tokenizer": (there.tokenizer.sha256, sha256)})
+
+    if there is not None:
+        _refuse_other_documents(there, path, plan)
+    tokenizer = make_vocabulary(
+        spec, plan.documents, plan.root, backend=plan.backend, accept=accept, training=plan.training
+    )
+    end_id = end_of_text(spec, plan.root) if plan.append_eos else None
+    if end_id is not None and end_id < 0:
+        raise UsageError(f"--append-eos: {spec.name} has no end-of-text id")
+    if there is not None:
+        _refuse_other(path, {"end id": (there.options.get("end_id"), end_id)})
+        _refuse_lost_files(there, path)
+    record = there or _build(plan, spec, tokenizer, end_id, stage)
     return _Made(
         tokenizer_entry(spec, tokenizer, root=plan.root),
         dataset_entry(spec, tokenizer, root=plan.root, record=record, documents=plan.documents),
-        None if was_there else sum(split.text_bytes for split in record.splits.values()),
+        None if there is not None else sum(split.text_bytes for split in record.splits.values()),
     )
 
 
@@ -217,22 +239,14 @@ def _upload_rest(root: Path, out: Path) -> None:
             upload_whole(path, f"{str(out).rstrip('/')}/{name}")
 
 
-def _data_set(
+def _build(
     plan: _Plan,
     spec: TokenizerSpec,
     tokenizer: Tokenizer,
+    end_id: int | None,
     stage: Callable[[str, int], AbstractContextManager[ProgressSink | None]] | None,
-) -> tuple[BuildRecord, bool]:
-    """Build one data set, or find it finished; its record, and whether it was there."""
-    out = plan.out / "datasets" / spec.dataset
-    path = out / (GOLF_NAME + BUILD_RECORD)
-    end_id = end_of_text(spec, plan.root) if plan.append_eos else None
-    if end_id is not None and end_id < 0:
-        raise UsageError(f"--append-eos: {spec.name} has no end-of-text id")
-    if file_exists(path):
-        record = read_record(path)
-        _refuse_other(record, path, plan, tokenizer, end_id)
-        return record, True
+) -> BuildRecord:
+    """Build one data set, or go on with it; its record."""
     remove_file(plan.out / GOLF_MANIFEST)
     progress = nullcontext() if stage is None else stage(spec.dataset, plan.documents.path.stat().st_size)
     with progress as sink:
@@ -240,7 +254,7 @@ def _data_set(
             plan.documents.path,
             tokenizer=tokenizer,
             tokenizer_id=spec.name,
-            out=out,
+            out=plan.out / "datasets" / spec.dataset,
             layout="golf",
             shard_tokens=plan.chunk_tokens,
             split=f"first-docs:{plan.documents.n_val}",
@@ -251,24 +265,29 @@ def _data_set(
             verify_sample=plan.verify_sample,
             progress=sink,
         )
-    return read_record(summary.record), False
+    return read_record(summary.record)
 
 
-def _refuse_other(record: BuildRecord, path: Path, plan: _Plan, tokenizer: Tokenizer, end_id: int | None) -> None:
-    """IntegrityError unless a finished data set is the one that this export would make, with all its files."""
+def _refuse_other_documents(record: BuildRecord, path: Path, plan: _Plan) -> None:
     wanted = {
-        "tokenizer": (record.tokenizer.sha256, tokenizer.sha256),
         "documents": ([i.sha256 for i in record.inputs], [plan.documents.sha256]),
         "shard size": (record.options.get("shard_tokens"), plan.chunk_tokens),
         "split": (record.options.get("split"), f"first-docs:{plan.documents.n_val}"),
-        "end id": (record.options.get("end_id"), end_id),
     }
+    _refuse_other(path, wanted)
+
+
+def _refuse_other(path: Path, wanted: Mapping[str, tuple[object, object]]) -> None:
+    """IntegrityError unless a finished data set is the one that this export would make: (found, expected) by name."""
     for what, (found, expected) in wanted.items():
         if found != expected:
             raise IntegrityError(
                 f"{path}: the finished data set there was made otherwise ({what} {found}, now {expected}); remove "
                 f"{path.parent} to make it anew, or give another --output-root"
             )
+
+
+def _refuse_lost_files(record: BuildRecord, path: Path) -> None:
     for file in record.files:
         n_tokens = read_header(path.parent / file.name).n_tokens
         if n_tokens != file.n_tokens:

@@ -14,7 +14,7 @@ from tokenriver.errors import HubError, IntegrityError, TokenRiverError, UsageEr
 from tokenriver.files import is_file, remove_file
 from tokenriver.hub.crew import DEFAULT_CONNECTIONS, check_connections, fetch_files
 from tokenriver.hub.landing import open_landing
-from tokenriver.hub.names import below, checked_name
+from tokenriver.hub.names import below, checked_root
 from tokenriver.hub.repository import Repository, open_repository
 from tokenriver.hub.transfer import FetchJob, fetch_bytes
 from tokenriver.shards.golf_manifest import (
@@ -76,10 +76,8 @@ class GolfSource:
         repo_id = repo_id or env.get("MATCHED_FINEWEB_REPO_ID") or DEFAULT_REPO_ID
         if remote_root is None:
             remote_root = env.get("MATCHED_FINEWEB_REMOTE_ROOT_PREFIX", DEFAULT_REMOTE_ROOT)
-        remote_root = remote_root.strip("/")
-        if remote_root not in ("", "."):
-            checked_name(remote_root, source="--remote-root")
-        return cls(repo_id, "" if remote_root == "." else remote_root, revision)
+        remote_root = checked_root(remote_root, source="--remote-root")
+        return cls(repo_id, remote_root, revision)
 
     def remote(self, name: str) -> str:
         """The path in the repository of a file named relative to the root."""
@@ -159,10 +157,13 @@ def fetch_golf(
         fetch = _Fetch(repository, landing, connections, progress)
         manifest_job = file_job(repository, source, folder, GOLF_MANIFEST)
         was_there = is_file(manifest_job.path)
-        manifest = parse_golf_manifest(fetch.content(manifest_job), manifest_job.path)
+        raw = fetch.content(manifest_job)
         try:
+            manifest = parse_golf_manifest(raw, manifest_job.path)
             names = plan_files(manifest, variant=variant, train_shards=train_shards, with_docs=with_docs)
             dataset = _dataset(manifest, variant)
+            if _has_no_sidecar(manifest) and source.remote(GOLF_SIDECAR) not in repository.files:
+                names = [name for name in names if name != GOLF_SIDECAR]
             _refuse_missing(repository, source, dataset, names)
             jobs = [file_job(repository, source, folder, name) for name in names]
         except TokenRiverError:
@@ -173,7 +174,7 @@ def fetch_golf(
         if train_shards is None or train_shards == dataset.stats.files_train:
             records = _records(repository, source, dataset)
         last = [file_job(repository, source, folder, name) for name in records]
-        if with_docs:
+        if with_docs and names[-1] == GOLF_SIDECAR:
             *jobs, docs, sidecar = jobs
             jobs.append(_as_sidecar_says(docs, sidecar.path, fetch.content(sidecar)))
             last.append(sidecar)
@@ -265,6 +266,11 @@ def _refuse_missing(repository: Repository, source: GolfSource, dataset: GolfDat
         )
     listed = ", ".join(missing[:3]) + (f" and {len(missing) - 3} more" if len(missing) > 3 else "")
     raise HubError(f"{dataset.name}: the manifest lists files that the repository {repository} does not hold: {listed}")
+
+
+def _has_no_sidecar(manifest: GolfManifest) -> bool:
+    """Whether the documents were exported without one, as they may be; an older exporter does not say."""
+    return manifest.docs_meta.get("source_manifest", GOLF_SIDECAR) is None
 
 
 def _records(repository: Repository, source: GolfSource, dataset: GolfDataset) -> list[str]:

@@ -16,20 +16,22 @@ from tokenriver.building.pipeline import default_workers
 from tokenriver.cluster.engines import check_engine
 from tokenriver.corpus.documents import SourceOptions, find_sources
 from tokenriver.errors import IntegrityError, UsageError
-from tokenriver.files import atomic_write, file_exists, remove_file
+from tokenriver.files import atomic_write, file_exists, is_same_file, remove_file
 from tokenriver.golfing.documents import DEFAULT_VAL_DOCS
 from tokenriver.golfing.keys import threshold_key
 from tokenriver.golfing.select_here import BLOCK_BYTES, LocalSelection
+from tokenriver.resuming.lock import locked
 from tokenriver.shards.golf_manifest import GOLF_DOCS, GOLF_SIDECAR
 from tokenriver.shards.manifest import render_json
 from tokenriver.storage.directory import RemoteDirectory, staging_directory
-from tokenriver.storage.paths import is_remote, to_output
+from tokenriver.storage.paths import is_remote, to_output, to_path
 from tokenriver.storage.uploading import upload_whole
 
 if TYPE_CHECKING:
     import os
     from collections import Counter
     from collections.abc import Callable, Iterable, Sequence
+    from contextlib import AbstractContextManager
     from pathlib import Path
 
     from tokenriver.corpus.documents import Source
@@ -43,6 +45,7 @@ _MOST_BUCKETS = 400
 """Files open at the same time while the chosen documents are dealt out; each is then sorted in memory."""
 
 _BUCKETS = ".buckets"
+_LOCK = ".selecting"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,19 +89,22 @@ def select_golf(
     twice their size in all.
 
     Raises UsageError when there are fewer documents, CorpusError for a bad record, IntegrityError when a selection is
-    there already.
+    there already, ResumeError while another one is made there.
     """
     check_engine(engine, ray_address)
     n_val = _val_documents(docs, docs_val)
+    if workers is not None and workers < 1:
+        raise UsageError(f"--workers is {workers}; it must be 1 or more")
     options = SourceOptions(text_field=text_field, on_bad_record=on_bad_record)  # type: ignore[arg-type]
     sources = find_sources([inputs] if isinstance(inputs, str) else inputs, options)
     if any(source.stream is not None for source in sources):
         raise UsageError("the inputs are read twice, so standard input (-) cannot be one of them; give a file")
     folder = to_output(out)
-    room = _room(folder, staging, overwrite=overwrite)
+    room = _room(sources, folder, staging)
     with ExitStack() as stack:
-        if room is not folder:
-            stack.callback(_remove_if_empty, room)
+        stack.enter_context(_locked(room, folder))
+        if file_exists(folder / GOLF_SIDECAR) and not overwrite:
+            raise IntegrityError(f"{folder}: holds a selection already ({GOLF_SIDECAR}); --overwrite replaces it")
         reader: LocalSelection | ClusterSelection
         if engine == "ray":
             reader = _on_cluster(stack, room, sources, options, workers, ray_address, block_bytes, progress)
@@ -109,19 +115,18 @@ def select_golf(
         facts = reader.count()
         there, source_bytes = sum(reader.by_source.values()), sum(s.n_bytes or 0 for s in sources)
         limit, n_buckets = _choice(docs, seed, there=there, source_bytes=source_bytes, bucket_bytes=bucket_bytes)
-        room.mkdir(parents=True, exist_ok=True)
         sha256, n_bytes = _join(reader.chosen(seed, limit, n_buckets), docs, room, folder)
-    selected = GolfSelected(
-        docs=folder / GOLF_DOCS,
-        sidecar=folder / GOLF_SIDECAR,
-        num_docs=docs,
-        docs_val=n_val,
-        docs_sha256=sha256,
-        docs_bytes=n_bytes,
-        documents_read=there,
-        skipped=dict(sorted(reader.skipped.items())),
-    )
-    _write_sidecar(selected, seed=seed, sources=_described(sources, reader.by_source, facts))
+        selected = GolfSelected(
+            docs=folder / GOLF_DOCS,
+            sidecar=folder / GOLF_SIDECAR,
+            num_docs=docs,
+            docs_val=n_val,
+            docs_sha256=sha256,
+            docs_bytes=n_bytes,
+            documents_read=there,
+            skipped=dict(sorted(reader.skipped.items())),
+        )
+        _write_sidecar(selected, seed=seed, sources=_described(sources, reader.by_source, facts))
     return selected
 
 
@@ -142,18 +147,20 @@ def _choice(docs: int, seed: int, *, there: int, source_bytes: int, bucket_bytes
     return threshold_key(seed, docs, there), min(_MOST_BUCKETS, chosen_bytes // bucket_bytes + 1)
 
 
-def _room(folder: Path, staging: str | os.PathLike[str] | None, *, overwrite: bool) -> Path:
-    """Where the documents are sorted and joined; refuses what nothing can be written to, and what is in the way."""
+def _room(sources: Sequence[Source], folder: Path, staging: str | os.PathLike[str] | None) -> Path:
+    """Where the documents are sorted and joined; refuses what nothing can be written to, and to replace an input."""
     if is_remote(folder):
         RemoteDirectory.for_writing(str(folder))
-    if file_exists(folder / GOLF_SIDECAR) and not overwrite:
-        raise IntegrityError(f"{folder}: holds a selection already ({GOLF_SIDECAR}); --overwrite replaces it")
+    for source in sources:
+        if is_same_file(to_path(source.path), folder / GOLF_DOCS):
+            raise UsageError(f"{source.path}: an input, which the selection would replace; give another --out")
     return staging_directory(str(folder), staging) if is_remote(folder) else folder
 
 
-def _remove_if_empty(room: Path) -> None:
-    if room.exists() and not any(room.iterdir()):
-        room.rmdir()
+def _locked(room: Path, folder: Path) -> AbstractContextManager[None]:
+    """Hold the room: a second run would delete what the first one sorts there."""
+    busy = "another selection is being made here; wait for it, or give another --out"
+    return locked(room / _LOCK, where=folder, busy=busy, removable=[] if room is folder else [room])
 
 
 def _on_cluster(

@@ -102,7 +102,8 @@ def _spec(
 ) -> TokenizerSpec:
     if not isinstance(record, dict):
         raise FormatError(f"{where} is {type(record).__name__}, not an object")
-    name, suffix = (_text(record, key, where) for key in ("name", "dataset_suffix"))
+    name, suffix = (_name(record, key, where) for key in ("name", "dataset_suffix"))
+    _count(record, "recommended_bigram_vocab_size", where)
     given = {k: v for k, v in record.items() if k != "_base_dir"}
     kind = record.get("kind") or ("byte" if suffix == _BYTE_SUFFIX else "sentencepiece_bpe")
     if kind not in _KINDS:
@@ -115,28 +116,40 @@ def _spec(
             raise FormatError(f"{where}: the byte tokenizer has 260 ids, not {vocab_size}")
         return TokenizerSpec(name, suffix, kind, vocab_size, given)
     model = models.get(vocab_size)
-    if model is None and isinstance(named := record.get("reuse_model_path"), str):
-        model = to_path(named_in(file, named))
+    if model is None and record.get("reuse_model_path") is not None:
+        model = to_path(named_in(file, _text(record, "reuse_model_path", where)))
     if model is not None:
         if is_remote(model):
             model = local_copy(str(model))
         if not model.is_file():
             raise UsageError(f"{model}: there is no such model to reuse for {name}")
         given["reuse_model_path"] = _recorded(model, root)
-    docs = record.get("tokenizer_train_docs", train_docs)
-    if docs is not None and (not isinstance(docs, int) or isinstance(docs, bool) or docs < 1):
-        raise FormatError(f"{where}: tokenizer_train_docs is {docs!r}; expected a whole number above 0")
+    docs = _count(record, "tokenizer_train_docs", where)
     overrides = record.get("trainer_overrides") or {}
     if not isinstance(overrides, dict):
         raise FormatError(f"{where}: trainer_overrides is {type(overrides).__name__}, not an object")
-    return TokenizerSpec(name, suffix, kind, vocab_size, given, model, docs, overrides)
+    return TokenizerSpec(name, suffix, kind, vocab_size, given, model, train_docs if docs is None else docs, overrides)
 
 
 def _text(record: dict[str, Any], key: str, where: str) -> str:
     value = record.get(key)
     if not isinstance(value, str):
         raise FormatError(f"{where}: {key} is {value!r}; expected a text")
-    return check_name(value, what=f"{where}: {key}")
+    return value
+
+
+def _name(record: dict[str, Any], key: str, where: str) -> str:
+    try:
+        return check_name(_text(record, key, where), what=key)
+    except UsageError as error:
+        raise FormatError(f"{where}: {error}") from error
+
+
+def _count(record: dict[str, Any], key: str, where: str) -> int | None:
+    value = record.get(key)
+    if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 1):
+        raise FormatError(f"{where}: {key} is {value!r}; expected a whole number above 0")
+    return value
 
 
 def _recorded(model: Path, root: Path) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tokenriver.errors import IntegrityError
 from tokenriver.files import file_size, is_file
 from tokenriver.hub.card import CardFacts, SideFacts
-from tokenriver.hub.names import below, checked_name
+from tokenriver.hub.names import below, checked_name, checked_root
 from tokenriver.shards.discover import find_data
 from tokenriver.shards.golf_manifest import GOLF_MANIFEST, GOLF_SIDECAR, GolfManifest, read_golf_manifest
 from tokenriver.shards.index import index_path
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = ["Upload", "find_uploads"]
 
 _REMOTE_ROOT = "datasets"
+_PREFIX_VARIABLE = "MATCHED_FINEWEB_REMOTE_ROOT_PREFIX"
 
 
 @dataclass(slots=True)
@@ -70,8 +71,8 @@ def _golf_root(directory: Path) -> tuple[GolfManifest | None, str]:
     path = directory / GOLF_MANIFEST
     if not is_file(path):
         return None, ""
-    prefix = os.environ.get("MATCHED_FINEWEB_REMOTE_ROOT_PREFIX", _REMOTE_ROOT).strip("/")
-    return read_golf_manifest(path), f"{prefix}/" if prefix not in ("", ".") else ""
+    prefix = checked_root(os.environ.get(_PREFIX_VARIABLE, _REMOTE_ROOT), source=_PREFIX_VARIABLE)
+    return read_golf_manifest(path), f"{prefix}/" if prefix else ""
 
 
 def _add(upload: Upload, data_set: DataSet, root: Path, golf: GolfManifest | None, prefix: str) -> None:

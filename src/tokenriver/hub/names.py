@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from pathlib import Path, PurePosixPath
 
-from tokenriver.errors import IntegrityError
+from tokenriver.errors import IntegrityError, UsageError
 from tokenriver.storage.paths import is_remote
 
-__all__ = ["below", "checked_name"]
+__all__ = ["below", "checked_name", "checked_root"]
 
 _NOT_IN_A_PART = re.compile(r'[\x00-\x1f\x7f\\:*?"<>|]')
 _DEVICES = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?", re.IGNORECASE)
@@ -36,6 +36,20 @@ def checked_name(name: object, *, source: str) -> str:
         problem = f"has the part {part!r}"
     shown = repr(name)[:200]
     raise IntegrityError(f"{source}: the file name {shown} {problem}; a name may not lead out of its folder")
+
+
+def checked_root(root: str, *, source: str) -> str:
+    """The folder in a repository that a user names, without "/" at its ends; "" is the repository itself.
+
+    UsageError for one that `checked_name` refuses.
+    """
+    root = root.strip("/")
+    if root in ("", "."):
+        return ""
+    try:
+        return checked_name(root, source=source)
+    except IntegrityError as error:
+        raise UsageError(str(error)) from error
 
 
 def _is_bad(part: str) -> bool:

@@ -90,6 +90,10 @@ def open_repository(repo_id: str, *, revision: str = "main") -> Repository:
         name = checked_name(entry.path, source=f"repository {repo_id}")
         sha256 = entry.lfs.sha256 if entry.lfs is not None else None
         size = entry.lfs.size if entry.lfs is not None else entry.size
+        if not isinstance(size, int) or size < 0 or not (sha256 is None or _SHA256.fullmatch(str(sha256))):
+            raise IntegrityError(
+                f"repository {repo_id}: the Hub lists {name} with {size!r} bytes and sha256 {sha256!r}"
+            )
         files[name] = Expected(size, sha256, None if sha256 else entry.blob_id)
     return Repository(repo_id, commit, files)
 
@@ -144,6 +148,10 @@ def explained(what: str, server: str = "the Hub") -> Iterator[None]:
         raise HubError(f"{what}: {_status(error, server)}") from error
     except OSError:
         raise
+    except (LookupError, TypeError, ValueError) as error:
+        raise HubError(
+            f"{what}: {server} gave an answer that cannot be read ({type(error).__name__}: {_first_line(error)})"
+        ) from error
     except Exception as error:  # the client's errors of transport are of other classes in other versions of it
         raise HubError(f"{what}: no answer from {server} ({type(error).__name__}: {_first_line(error)})") from error
 

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import filelock
 
 from tokenriver.errors import FormatError, HubError, IntegrityError, TokenRiverError
-from tokenriver.files import PART_SUFFIX, fsync_directory
+from tokenriver.files import PART_SUFFIX, fsync_directory, naming
 from tokenriver.hub.checks import Digest, Expected
 from tokenriver.hub.client import raise_for_status
 from tokenriver.hub.repository import explained
@@ -90,7 +90,7 @@ def fetch_file(repository: Remote, job: FetchJob, *, progress: TransferSink | No
     if _is_whole(job) and not part.exists() and not _lock_file(job.path).exists():
         report(total)
         return False
-    with locked(job.path):
+    with naming(job.path), locked(job.path):
         if _is_whole(job):
             part.unlink(missing_ok=True)  # of a process that was killed
             report(total)
@@ -123,8 +123,9 @@ def _is_whole(job: FetchJob) -> bool:
     """Whether the file is there and right. A link counts by what it leads to; one that leads nowhere is replaced."""
     if not job.path.exists():
         return False
-    if job.path.is_dir():
-        raise IntegrityError(f"{job.path}: a folder stands where the file {job.name} belongs; move it away")
+    if not job.path.is_file():
+        what = "a folder" if job.path.is_dir() else "a device or a pipe"
+        raise IntegrityError(f"{job.path}: {what} stands where the file {job.name} belongs; move it away")
     return job.expected.problem_of(job.path) is None
 
 
@@ -169,8 +170,9 @@ def _download(repository: Remote, job: FetchJob, part: Path, report: Callable[[i
         try:
             body.fill(repository, job.name, report)
             problem = body.problem()
-        except IntegrityError:
-            part.unlink()
+        except BaseException as error:
+            if isinstance(error, IntegrityError) or not body.n_bytes:
+                part.unlink()
             raise
         finally:
             body.close()

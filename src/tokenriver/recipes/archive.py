@@ -87,10 +87,15 @@ def _members(archive: Path, wanted: Callable[[str], bool]) -> Iterator[_Member]:
     with _opened(archive) as file, tarfile.open(fileobj=file, mode="r:*") as tar:
         for member in tar:
             name = member.name.removeprefix("./")
-            if member.isfile() and wanted(name):
-                content = tar.extractfile(member)
-                assert content is not None, "a regular file has a body"
-                yield _Member(name, member.size, content)
+            if not wanted(name) or member.isdir():
+                continue
+            if not member.isfile():
+                raise CorpusError(
+                    f"{archive}: {name} is a link or a device, not a file; make the archive of files alone"
+                )
+            content = tar.extractfile(member)
+            assert content is not None, "a regular file has a body"
+            yield _Member(name, member.size, content)
         while tar.fileobj is not None and tar.fileobj.read(1 << 20):
             pass  # to the end, where gzip's checksum stands
 

@@ -22,7 +22,7 @@ from tokenriver.hub.repository import Repository
 from tokenriver.recipes.adhoc import load_hub_recipe
 from tokenriver.recipes.archive import is_archive
 from tokenriver.recipes.estimate import make_plan
-from tokenriver.recipes.found import FoundFiles, find_local, find_remote, within, write_pin
+from tokenriver.recipes.found import FoundFiles, find_local, find_remote, forget_unpinned, within, write_pin
 from tokenriver.recipes.on_disk import FilesOnDisk, bring_all
 from tokenriver.recipes.options import RecipeOptions
 from tokenriver.recipes.recipe import HUB_PREFIX, LoadedRecipe, load_recipe
@@ -83,7 +83,7 @@ def prepare_recipe(name: str, options: RecipeOptions) -> PreparedRecipe:
         found = find_local(recipe, patterns, options.copy)
     else:
         revision = options.revision or recipe.source.revision
-        found = find_remote(recipe, patterns, folder, revision=revision, anew=anew)
+        found = find_remote(recipe, patterns, folder, revision=revision, anew=anew, restart=options.restart)
     if options.subset not in (None, "."):
         found = within(found, str(options.subset))
     tokenizers = [load_tokenizer(word, backend=options.backend) for word in options.tokenizer_words]
@@ -98,6 +98,8 @@ def _refuse_useless(options: RecipeOptions, *, is_eval: bool) -> None:
             raise UsageError(f"{word} is {n}; it must be 1 or more")
     given = [word for word, n in numbers.items() if n is not None]
     given += ["--layout tokens"] if options.layout == "tokens" else []
+    given += ["--shard-tokens"] if options.shard_tokens is not None else []
+    given += ["--text-field"] if options.text_field is not None else []
     if is_eval and given:
         raise UsageError(f"{given[0]} is for data sets; this recipe makes an evaluation file, always of all examples")
 
@@ -149,6 +151,8 @@ class PreparedRecipe:
         """Do it. What was fetched is deleted when it is done, unless --keep-source."""
         (plan or self.plan()).check_disk()
         with self._locked():
+            if self.options.restart:
+                forget_unpinned(self.found)
             if self.found.remote is not None:
                 write_pin(self.found, self.folder)
             made: list[BuildSummary] | list[EvalSummary]

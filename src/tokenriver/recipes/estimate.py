@@ -63,6 +63,7 @@ def make_plan(
         outputs=[shown(path) for path in outputs],
         files=len(found.names),
         fetch_bytes=found.missing_bytes,
+        n_unsized=found.n_unsized,
         tokens=None if recipe.eval is not None else tokens,
         disk_bytes=disk,
         free_bytes=free_bytes(options.room),

@@ -12,13 +12,14 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from tokenriver.errors import CorpusError, HubError, UsageError
-from tokenriver.files import atomic_write, file_size, is_file
+from tokenriver.files import PART_SUFFIX, atomic_write, file_size, is_file, sha256_file
 from tokenriver.hub.checks import Expected
 from tokenriver.hub.names import below, checked_name
 from tokenriver.hub.repository import Repository, open_repository
 from tokenriver.hub.transfer import FetchJob
 from tokenriver.hub.web import WebFiles
 from tokenriver.recipes.archive import is_archive
+from tokenriver.shards.manifest import decode_json, read_limited
 from tokenriver.storage.objects import below as objects_below
 from tokenriver.storage.paths import is_remote, shown
 
@@ -34,6 +35,7 @@ __all__ = [
     "chosen_sides",
     "find_local",
     "find_remote",
+    "forget_unpinned",
     "open_pinned",
     "under",
     "within",
@@ -64,12 +66,16 @@ class FoundFiles:
         return sum(self.n_bytes)
 
     @property
+    def n_unsized(self) -> int:
+        """How many files the server tells no size of; they count as 0 bytes."""
+        return sum(job.expected.n_bytes is None for job in self.jobs)
+
+    @property
     def missing_bytes(self) -> int:
         """Bytes that are not on this machine yet, parts of an earlier run counted as there."""
         left = 0
         for job, size in zip(self.jobs, self.n_bytes, strict=False):
-            part = job.path.with_name(job.path.name + ".part")
-            there = next((p.stat().st_size for p in (job.path, part) if p.exists()), 0)
+            there = next((p.stat().st_size for p in (job.path, _part(job)) if p.exists()), 0)
             left += max(0, size - there)
         return left
 
@@ -167,15 +173,17 @@ def within(found: FoundFiles, subset: str) -> FoundFiles:
     )
 
 
-def find_remote(recipe: Recipe, patterns: Sequence[str], folder: Path, *, revision: str, anew: bool) -> FoundFiles:
-    """The files as the Hub or the web has them; they go into `folder`.
+def find_remote(
+    recipe: Recipe, patterns: Sequence[str], folder: Path, *, revision: str, anew: bool, restart: bool = False
+) -> FoundFiles:
+    """The files as the Hub or the web has them; they go into `folder`. `anew`: whatever an unfinished run began with.
 
     Raises HubError saying what to download by hand, and where to put it, when nothing can be reached.
     """
     try:
         if recipe.source.hub is not None:
             return _on_the_hub(recipe, patterns, folder, revision=revision, anew=anew)
-        return _on_the_web(recipe, folder)
+        return _on_the_web(recipe, folder, restart=restart)
     except HubError as error:
         raise HubError(
             f"{error}. Without a network: download {_wanted(recipe, patterns)} on another machine, copy it here, and "
@@ -227,7 +235,7 @@ def open_pinned(repo_id: str, folder: Path, *, revision: str, anew: bool) -> Rep
     """The repository at the commit that an earlier, unfinished run began with, else at `revision` as it is now."""
     path = folder / _PIN
     if not anew and path.exists():
-        pin = msgspec.json.decode(path.read_bytes(), type=_Pin)
+        pin = decode_json(read_limited(path), _Pin, path)
         if (pin.repository, pin.revision) == (repo_id, revision):
             return Repository(repo_id, pin.commit, {name: Expected(*facts) for name, facts in pin.files.items()})
     return open_repository(repo_id, revision=revision)
@@ -246,7 +254,22 @@ def write_pin(found: FoundFiles, folder: Path) -> None:
         file.write(msgspec.json.encode(pin))
 
 
-def _on_the_web(recipe: Recipe, folder: Path) -> FoundFiles:
+def forget_unpinned(found: FoundFiles) -> None:
+    """Delete what is here of files without a hash, for a run that begins anew: nothing tells if they are right."""
+    for job in found.jobs:
+        if job.expected.sha256 is None and job.expected.git_id is None:
+            job.path.unlink(missing_ok=True)
+            _part(job).unlink(missing_ok=True)
+
+
+def _part(job: FetchJob) -> Path:
+    return job.path.with_name(job.path.name + PART_SUFFIX)
+
+
+def _on_the_web(recipe: Recipe, folder: Path, *, restart: bool) -> FoundFiles:
+    """A file that is here already counts as the server's where it has the recipe's SHA-256, or, where that names none,
+    until the user wants to begin anew (`restart`).
+    """
     source = recipe.source
     urls: dict[str, str] = {}
     for url in source.urls:
@@ -258,7 +281,8 @@ def _on_the_web(recipe: Recipe, folder: Path) -> FoundFiles:
     jobs = []
     for name in urls:
         path = below(folder, name, source=f"recipe {recipe.name}")
-        n_bytes = path.stat().st_size if path.exists() else web.n_bytes(name)
-        jobs.append(FetchJob(name, path, Expected(n_bytes, source.sha256.get(name))))
+        sha256 = source.sha256.get(name)
+        is_here = path.is_file() and (sha256_file(path) == sha256 if sha256 is not None else not restart)
+        jobs.append(FetchJob(name, path, Expected(path.stat().st_size if is_here else web.n_bytes(name), sha256)))
     n_bytes_all = [job.expected.n_bytes or 0 for job in jobs]
     return FoundFiles(list(urls), n_bytes_all, None, {"urls": list(urls.values())}, web, jobs)

@@ -52,9 +52,10 @@ def bring_all(
     if not is_archive(paths[0].name):
         return FilesOnDisk(paths, found.names, found.n_val)
     val_patterns = recipe.source.val_files
-    taken_out = folder / _TAKEN_OUT
+    sha256 = sha256_file(paths[0])
+    taken_out = folder / f"{_TAKEN_OUT}-{sha256[:16]}"  # what was taken out of another archive is not kept for this one
     inside = extract(paths[0], taken_out, wanted=lambda name: any(chosen_sides([name], val_patterns, patterns)))
-    archive = {"name": paths[0].name, "sha256": sha256_file(paths[0])}
+    archive = {"name": paths[0].name, "sha256": sha256}
     val, train = chosen_sides(inside, val_patterns, patterns)
     names = val + train
     n_val = len(val) if val_patterns else None

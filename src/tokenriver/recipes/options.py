@@ -87,7 +87,9 @@ class RecipeOptions:
 
     def most_shard_tokens(self, *, numbered: bool) -> int:
         """Tokens in a shard; llm.c's files without numbers are one shard each."""
-        return self.shard_tokens or (100_000_000 if numbered or self.layout == "tokens" else MAX_SHARD_TOKENS)
+        if self.shard_tokens is not None:
+            return self.shard_tokens
+        return 100_000_000 if numbered or self.layout == "tokens" else MAX_SHARD_TOKENS
 
     @property
     def file_format(self) -> Literal["auto", "llama-3"]:

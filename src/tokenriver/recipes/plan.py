@@ -39,7 +39,8 @@ class EncodingSpeed:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RecipePlan:
     """The plan of a run. `tokens` is one number a tokenizer, `None` for evaluation files; all but files and
-    `fetch_bytes` are estimates. `disk_bytes` is what is still to be written, the source's files included.
+    `fetch_bytes` are estimates, which know nothing of the `n_unsized` files. `disk_bytes` is what is still to be
+    written, the source's files included.
     """
 
     recipe: str
@@ -47,6 +48,7 @@ class RecipePlan:
     outputs: list[str]
     files: int
     fetch_bytes: int
+    n_unsized: int = 0
     tokens: dict[str, int] | None
     disk_bytes: int
     free_bytes: int
@@ -57,6 +59,8 @@ class RecipePlan:
         """The plan for people."""
         noun = "file" if self.files == 1 else "files"
         fetch = f"{human_bytes(self.fetch_bytes)} to fetch" if self.fetch_bytes else "nothing to fetch"
+        if self.n_unsized:
+            fetch = f"{human_count(self.n_unsized)} to fetch of a size that the server does not tell, not counted below"
         lines = [
             f"recipe {self.recipe}: {human_count(self.files)} {noun} of {self.source}, {fetch}",
         ]
@@ -64,10 +68,11 @@ class RecipePlan:
             listed = ", ".join(f"{human_count(n)} ({name})" for name, n in self.tokens.items())
             lines.append(f"tokens: about {listed}")
         lines.append(f"disk: about {human_bytes(self.disk_bytes)} needed, {human_bytes(self.free_bytes)} free")
-        lines.append(
-            f"time: about {_duration(self.seconds)} of encoding at {self.bytes_per_second / 1e6:.0f} MB/s, measured "
-            "here; fetching goes on beside it, as fast as the line is"
-        )
+        if self.seconds:
+            lines.append(
+                f"time: about {_duration(self.seconds)} of encoding at {self.bytes_per_second / 1e6:.0f} MB/s, "
+                "measured here; fetching goes on beside it, as fast as the line is"
+            )
         lines += [f"goes to: {output}" for output in self.outputs]
         return lines
 

@@ -180,6 +180,8 @@ def _problem(recipe: Recipe) -> str | None:
     try:
         check_name(recipe.name, what="name")
         check_name(recipe.data_set, what="dataset")
+        if recipe.eval is not None:
+            check_name(recipe.eval.output, what="eval.output")
         if recipe.split is not None:
             SplitRule.parse(recipe.split)
     except UsageError as error:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
-from tokenriver.errors import TokenRiverError
+from tokenriver.hub.crew import Stoppable
 from tokenriver.hub.transfer import fetch_file
 
 if TYPE_CHECKING:
@@ -17,10 +16,6 @@ if TYPE_CHECKING:
     from tokenriver.hub.transfer import FetchJob, Remote, TransferSink
 
 __all__ = ["FileSupply"]
-
-
-class _StoppedError(TokenRiverError):
-    """The build ended while a file was on its way."""
 
 
 class FileSupply:
@@ -37,11 +32,10 @@ class FileSupply:
         self._remote = remote
         self._jobs = jobs
         self._keep = keep
-        self._progress = progress
+        self._sink = Stoppable(progress)
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="tokenriver-supply")
         self._coming: dict[int, Future[bool]] = {}
         self._passed = 0
-        self._stopped = threading.Event()
         self.fetched = 0
 
     def __enter__(self) -> FileSupply:
@@ -50,7 +44,7 @@ class FileSupply:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        self._stopped.set()
+        self._sink.stop()
         self._pool.shutdown(cancel_futures=True)
         if kind is None and not self._keep:
             for job in self._jobs:
@@ -72,14 +66,8 @@ class FileSupply:
             self._passed += 1
 
     def _fetch(self, index: int) -> bool:
-        if self._stopped.is_set():
+        if self._sink.is_stopped:
             return False
-        fetched = fetch_file(self._remote, self._jobs[index], progress=self._report)
+        fetched = fetch_file(self._remote, self._jobs[index], progress=self._sink)
         self.fetched += fetched
         return fetched
-
-    def _report(self, name: str, done: int, total: int) -> None:
-        if self._stopped.is_set():
-            raise _StoppedError(f"{name}: not needed any more")
-        if self._progress is not None:
-            self._progress(name, done, total)

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from tokenriver.errors import FormatError, UsageError
-from tokenriver.files import PART_SUFFIX, fsync_directory, naming, sha256_file
+from tokenriver.files import PART_SUFFIX, fsync_directory, naming, refuse_what_is_no_file, sha256_file
 from tokenriver.shards.header import MAX_SHARD_TOKENS, VARIANTS, ShardHeader, Variant, variant_for
 from tokenriver.storage.paths import is_remote, to_output
 from tokenriver.storage.uploading import upload_whole
@@ -73,6 +73,7 @@ class ShardWriter:
     """
 
     def __init__(self, path: Path, *, variant: Variant, vocab_size: int = 0, keep_tokens: int = 0) -> None:
+        refuse_what_is_no_file(path)
         self.path = path
         self.part = path.with_name(path.name + PART_SUFFIX)
         self.n_tokens = keep_tokens

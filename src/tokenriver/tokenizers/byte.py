@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from tokenriver.batches import TokenBatch
+from tokenriver.errors import TokenizerError
 from tokenriver.tokenizers.base import as_text_batch, checked_ids
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from tokenriver.batches import TextBatch
     from tokenriver.tokenizers.base import Backend, Texts
 
-__all__ = ["BYTE260_SPECIAL_IDS", "ByteTokenizer", "byte260_json"]
+__all__ = ["BYTE260_SPECIAL_IDS", "ByteTokenizer", "byte260_json", "defined_name"]
 
 BYTE260_SPECIAL_IDS = {"pad_id": 0, "bos_id": 1, "eos_id": 2, "unk_id": 3}
 """Control ids of byte260; byte b is id 4 + b (formats.md §4)."""
@@ -33,6 +34,21 @@ def byte260_json() -> dict[str, Any]:
     """The JSON that the Parameter Golf layout stores for byte260 (formats.md §4)."""
     config = {**BYTE260_SPECIAL_IDS, "byte_offset": len(BYTE260_SPECIAL_IDS), "byte_count": 256}
     return {"tokenizer_type": "pure_byte", "config": config, "vocab_size": 260}
+
+
+def defined_name(definition: Mapping[str, Any], *, where: str) -> Literal["byte", "byte260"]:
+    """Which of the two a definition like `byte260_json` is; TokenizerError for one that numbers the bytes otherwise."""
+    names: dict[int, Literal["byte", "byte260"]] = {256: "byte", 260: "byte260"}
+    size, config = definition.get("vocab_size"), definition.get("config", {})
+    expected = byte260_json()["config"] if size == 260 else {"byte_offset": 0, "byte_count": 256}
+    if isinstance(size, int) and size in names and isinstance(config, dict):
+        meant = {key: value for key, value in config.items() if key in byte260_json()["config"]}
+        if all(expected.get(key) == value for key, value in meant.items()):
+            return names[size]
+    raise TokenizerError(
+        f"{where}: a pure_byte tokenizer with vocab_size {size!r} and config {config!r:.200}; known are 256 ids (id = "
+        f"byte) and 260 ({json.dumps(byte260_json()['config'])})"
+    )
 
 
 @dataclass(frozen=True, slots=True)

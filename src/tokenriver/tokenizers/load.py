@@ -9,10 +9,10 @@ import zlib
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tokenriver.errors import TokenizerError
+from tokenriver.errors import TokenizerError, UsageError
 from tokenriver.storage.copies import local_copy
 from tokenriver.storage.paths import is_url, named, shown, to_path
-from tokenriver.tokenizers.byte import ByteTokenizer
+from tokenriver.tokenizers.byte import ByteTokenizer, defined_name
 from tokenriver.tokenizers.separator import choose_separator, configured_separator
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def load_tokenizer(name: str | Path, *, backend: Backend = "fast", separator: in
     Raises TokenizerError; without a network it says which local file to give.
     """
     if backend not in ("fast", "reference"):
-        raise TokenizerError(f"backend {backend!r} is unknown; expected fast or reference")
+        raise UsageError(f"backend {backend!r} is unknown; choose fast or reference")
     text = named(str(name))
     if text in ("byte", "byte260"):
         return _byte(text, separator)
@@ -161,7 +161,7 @@ def _from_json(
 
     spec = parse_tokenizer_json(raw, where=str(path))
     if spec.get("tokenizer_type") == "pure_byte":
-        return _byte("byte260" if spec.get("vocab_size") == 260 else "byte", separator)
+        return _byte(defined_name(spec, where=str(path)), separator)
     ids, special = vocabulary_ids(spec)
     chosen = choose_separator(
         separator,
