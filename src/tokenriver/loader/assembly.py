@@ -243,7 +243,7 @@ class Assembly:
             parts = buffer.parts[raw.contiguous] = self.split_rows(buffer.array, raw)
         inputs[...] = parts[0]
         targets[...] = parts[1]
-        if raw.n_rows == self.batch_size and not self._marked:
+        if raw.unmarked or (raw.n_rows == self.batch_size and not self._marked):
             return Batch(inputs, targets, raw.epoch, raw.step)
         if raw.patches is not None:
             assert isinstance(raw.rows, Prepared)

@@ -54,7 +54,8 @@ class Marks(NamedTuple):
 class Raw(NamedTuple):
     """A filled buffer: where it belongs, how many rows are real, whether they lie end to end, and what they are.
 
-    `rows` are where they were read, or their pieces; `patches` the ids of targets that lie elsewhere.
+    `rows` are where they were read, or their pieces; `patches` the ids of targets that lie elsewhere. `unmarked`: no
+    target lies elsewhere or does not count, and nobody asks where documents begin.
     """
 
     epoch: int
@@ -63,3 +64,4 @@ class Raw(NamedTuple):
     contiguous: bool
     rows: Located | Prepared
     patches: NDArray[Any] | None = None
+    unmarked: bool = False

@@ -31,7 +31,8 @@ class Column(NamedTuple):
 
 class PreparedSteps(NamedTuple):
     """The rows of consecutive steps: what a Prepared has, all steps' in one array each, and places counted in buffers
-    laid end to end, of `step_ids` ids each. Step k's pieces have bytes_before[k + 1] − bytes_before[k] bytes."""
+    laid end to end, of `step_ids` ids each. Step k's pieces have bytes_before[k + 1] − bytes_before[k] bytes.
+    `unmarked` says of which nothing but the ids is to be told: neither mask nor borders nor patches."""
 
     n_rows: list[int]
     shards: Column
@@ -48,6 +49,7 @@ class PreparedSteps(NamedTuple):
     border_targets: Column
     borders: Column | None
     patches: Column
+    unmarked: list[bool]
     step_ids: int
     itemsize: int
 
@@ -190,6 +192,9 @@ def prepare(
     gaps = _gaps(filled, read_places, read_edges, width, b, itemsize)
     piece_edges = read_edges.tolist()
     begin_edges = np.searchsorted(begins, edges).tolist()
+    border_targets, patches = _border_targets(rows, step, bounds, edges, t), _patches(rows, bounds)
+    whole = (np.diff(bounds) == b) & ~np.diff(border_targets.edges).astype(bool) & ~np.diff(patches.edges).astype(bool)
+    unmarked = [all_there and not few and not marks for all_there, few in zip(whole.tolist(), short, strict=True)]
     return PreparedSteps(
         np.diff(bounds).tolist(),
         Column(shards, piece_edges),
@@ -203,9 +208,10 @@ def prepare(
         Column(places[begins], begin_edges),
         Column(rows.start[begins], begin_edges),
         short,
-        _border_targets(rows, step, bounds, edges, t),
+        border_targets,
         _borders(rows, all_rows, used, n_steps, b, t) if marks else None,
-        _patches(rows, bounds),
+        patches,
+        unmarked,
         b * width,
         itemsize,
     )

@@ -106,7 +106,9 @@ class StepGroups:
         right = together and a.begin_right(group.whole, pieces.first_ids.of(first, stop) - first * pieces.step_ids)
         for k, buffer in enumerate(group.steps[: steps.n]):
             own = pieces.step(first + k)
-            if right:
+            if right and pieces.unmarked[first + k]:
+                yield buffer, Raw(steps.epoch, steps.step + k, a.batch_size, False, own, unmarked=True)
+            elif right:
                 yield buffer, a.patched(steps.epoch, steps.step + k, own)
             else:
                 yield buffer, a.fill(buffer, (steps.epoch, steps.step + k, own))
