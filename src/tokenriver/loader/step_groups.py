@@ -14,6 +14,7 @@ import numpy as np
 
 from tokenriver.loader.batch import Raw
 from tokenriver.loader.many_reads import FEWEST
+from tokenriver.loader.plan import Plan
 from tokenriver.loader.prepared import Pieces
 from tokenriver.loader.rows import Located, RowGroup, Steps
 
@@ -28,9 +29,9 @@ __all__ = ["MORE_GROUPS", "StepGroups", "steps_together"]
 MORE_GROUPS = 2
 """Groups of buffers beside those that are filled ahead: the one that the taker fills itself, and the one it empties."""
 
-_MOST_STEPS, _MOST_ROWS, _MOST_BYTES = 4, 256, 1 << 20
-"""Steps that are read together at most, their rows, and their bytes: enough that what Python does is little for each
-of them, and few enough to stay in a core's cache."""
+_MOST_STEPS, _MOST_IN_ORDER, _MOST_ROWS, _MOST_BYTES = 4, 8, 256, 1 << 20
+"""Steps that are read together at most (in order, where each is a single range, more), their rows, and their bytes:
+enough that what Python does is little for each of them, and few enough to stay in a core's cache."""
 
 _LARGE_BYTES = 16 << 20
 """A batch of more raw bytes gains nothing, and would be held four times instead of twice."""
@@ -40,7 +41,9 @@ def steps_together(assembly: Assembly) -> int:
     """How many steps are read together; 0 where that is no gain."""
     reader, n_rows = assembly.reader, assembly.batch_size
     n_bytes = n_rows * assembly.seq_len * reader.dtype.itemsize
-    n = max(1, min(_MOST_STEPS, _MOST_ROWS // n_rows, _MOST_BYTES // n_bytes))
+    in_order = isinstance(assembly.plan, Plan) and assembly.plan.order == "sequential"
+    most = _MOST_IN_ORDER if in_order else min(_MOST_STEPS, _MOST_ROWS // n_rows)
+    n = max(1, min(most, _MOST_BYTES // n_bytes))
     if (
         n * n_rows < FEWEST
         or n_bytes > _LARGE_BYTES
