@@ -55,6 +55,15 @@ def test_a_shard_without_a_manifest_shows_ids_and_knows_no_documents(
     assert "--document needs to know the separator" in capsys.readouterr().err
 
 
+def test_a_directory_is_told_from_a_shard(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    directory = make_tokens_set(tmp_path)
+    assert main(["inspect", str(directory)]) == 2
+    assert "inspect looks into one shard; give one of its shards, such as train-00000.bin" in capsys.readouterr().err
+    (tmp_path / "empty").mkdir()
+    assert main(["inspect", str(tmp_path / "empty")]) == 2
+    assert capsys.readouterr().err.endswith("inspect looks into one shard\n")
+
+
 def test_an_empty_shard_can_be_looked_at(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_shard(tmp_path / "a.bin", [])
     assert "  0 tokens" in show(capsys, str(tmp_path / "a.bin"))

@@ -10,7 +10,7 @@ import typer
 
 from tokenriver.errors import UsageError
 from tokenriver.files import human_bytes, human_count
-from tokenriver.storage.paths import shown
+from tokenriver.storage.paths import is_remote, shown, to_path
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -31,6 +31,16 @@ class _Excerpt:
     start: int
     stop: int
     title: str
+
+
+def _refuse_directory(word: str) -> None:
+    """UsageError for a directory, naming a shard of it."""
+    path = to_path(word)
+    if is_remote(path) or not path.is_dir():
+        return
+    first = min((found.name for found in path.glob("*.bin")), default=None)
+    advice = "" if first is None else f"; give one of its shards, such as {first}"
+    raise UsageError(f"{path}: a directory, where inspect looks into one shard{advice}")
 
 
 def inspect_command(
@@ -54,6 +64,7 @@ def inspect_command(
 
     if document is not None and tokens is not None:
         raise UsageError("--document and --tokens both choose what to show; give one of them")
+    _refuse_directory(shard)
     # Unchecked: a damaged shard is what one most wants to look into; verify is there to judge.
     opened = open_shard(shard, check=False)
     coder = None
