@@ -173,6 +173,18 @@ def test_steps_that_are_planned_together_are_those_found_one_by_one(
             assert batch.mask is None or np.array_equal(batch.mask, one.mask)
 
 
+@pytest.mark.parametrize("packing", ["concat", "best-fit"])
+def test_few_epochs_of_a_tiny_source_are_planned_together(tmp_path: Path, packing: Any) -> None:
+    large, tiny = (write_documents(tmp_path / name, n)[0] for name, n in (("large", [40] * 900), ("tiny", [20])))
+    mixture = Mixture({"large": (large, 0.5), "tiny": (tiny, 0.5)})
+    loader = TrainLoader(mixture, batch_size=8, seq_len=16, packing=packing, separator=0)
+    first = next(loader.plan.walk(0, 0, None))[2]
+    n_steps = len(first) if isinstance(first, list) else len(first[1]) - 1
+    assert 1 < n_steps <= 64
+    with pytest.raises(UsageError, match="beyond every run"):
+        loader.batch_at(2**70)
+
+
 def test_a_source_added_later_begins_at_its_start_and_the_others_go_on(tmp_path: Path) -> None:
     paths = make_sources(tmp_path, {"a": 1001, "b": 1001, "c": 1001})
     old = TrainLoader(Mixture({"a": (paths["a"], 1), "b": (paths["b"], 1)}), **OPTIONS)

@@ -57,6 +57,7 @@ def trace_command(
     as_json: Annotated[bool, typer.Option("--json", help="Print everything for programs.")] = False,
 ) -> None:
     """Say which shard, token range and documents a batch held: where to look when the loss jumps."""
+    from tokenriver.cli.decoding import load_decoder
     from tokenriver.loader.trace import Separator, trace_step
     from tokenriver.loader.train import TrainLoader
 
@@ -77,13 +78,10 @@ def trace_command(
     loader = TrainLoader(dataset, batch_size=batch_size, rank=0, world_size=world_size, prefetch=0, **settings)
     if state is not None:
         loader.load_state_dict(saved)
-    coder = separator = None
-    if tokenizer is not None:
-        from tokenriver.cli.decoding import load_decoder
-
-        coder = load_decoder(tokenizer, made_with=loader.data.tokenizer, what=dataset)
-        if loader.data.separator_id is None and loader.data.manifest is None and coder.separator_id is not None:
-            separator = Separator(coder.separator_id)
+    coder = None if tokenizer is None else load_decoder(tokenizer, made_with=loader.data.tokenizer, what=dataset)
+    separator = None
+    if coder is not None and loader.data.separator_id is None and loader.data.manifest is None:
+        separator = None if coder.separator_id is None else Separator(coder.separator_id)
     rows = trace_step(loader, step, epoch=epoch, rank=rank, separator=separator)
     rows = [found for found in rows if row is None or found.row == row]
     if row is not None and not rows:

@@ -103,7 +103,8 @@ class DealtPlan:
         while epochs is None or epoch < epochs:
             steps = self.steps(epoch)
             while steps is None or step < steps:
-                count = max(1, min(n_rows // self.batch_size, _SPAN // self.global_batch_size))
+                most = min(_SPAN, getattr(self.source, "most_together", _SPAN)) // self.global_batch_size
+                count = max(1, min(n_rows // self.batch_size, most))
                 count = count if steps is None else min(count, steps - step)
                 rows, bounds = self._own_rows(epoch, step, count)
                 found = self.source.picked(epoch, rows)
@@ -125,6 +126,8 @@ class DealtPlan:
         """The same position with `step` within its epoch; the end of a run stays where it is. UsageError for a step
         so many epochs ahead that counting them all, each shuffled anew, would take too long."""
         steps = self.steps(epoch)
+        if steps is None and step * self.global_batch_size >= 1 << 62:
+            raise UsageError(f"step {step:,} is beyond every run: rows are counted below 2^62")
         if self.endless_epoch or steps is None or step < steps:
             return epoch, step
         if self.source.alike:

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 
 __all__ = ["MixtureRows", "OffsetRows"]
 
+_EPOCHS_TOGETHER = 64
+"""Epochs of a source that are planned together at most: one of a handful of rows costs as much as one of thousands."""
+
 _EXACT_EPOCHS = 1000
 """Epochs of packed, shuffled documents that a plan counts one by one; what follows is told by these."""
 
@@ -71,6 +74,11 @@ class MixtureRows:
             return 0
         total = self.schedule.total
         return None if total is None else total + self.since * self._batch
+
+    @property
+    def most_together(self) -> int:
+        """Rows that are worth being picked together: some epochs of the smallest source, each shuffled on its own."""
+        return _EPOCHS_TOGETHER * max(1, min(self.rows_of(i, 0) for i in range(len(self._parts))))
 
     def picked(self, epoch: int, rows: NDArray[np.int64]) -> NDArray[np.int64] | Segments:
         """These rows (ascending) of the run."""
