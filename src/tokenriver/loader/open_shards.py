@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tokenriver.errors import IntegrityError
+from tokenriver.loader.access_time import note_access
 from tokenriver.loader.shard_file import OPEN_FLAGS, ShardFile, read_shard_file
 
 if TYPE_CHECKING:
@@ -32,14 +33,19 @@ adds: a look (fstat) takes 2 to 4 µs, so that with 128 shards 1 or 2 % of the t
 _LOOK_EVERY = 0.1
 """Seconds between two looks at what has the shard's name (stat, 8 µs), for file systems whose fstat says too little."""
 
+_NOTE_EVERY = 3600.0
+"""Seconds after which an open shard's time of last access is written again."""
+
 
 @dataclass(slots=True, eq=False)
 class _Open:
-    """An open shard, when it was last looked at, and what fstat said of it then; closed when nobody holds it."""
+    """An open shard, when it was last looked at and its access noted, and what fstat said of it then; closed when
+    nobody holds it."""
 
     descriptor: int
     checked: float
     looked: float
+    noted: float
     facts: tuple[int, int, int, int]
     pid: int
 
@@ -110,7 +116,7 @@ class OpenShards:
             while len(self._open) >= self._max_open:
                 self._open.popitem(last=False)
             descriptor = self._reopened(index)
-            opened = self._open[index] = _Open(descriptor, now, now, _facts(descriptor), self._pid)
+            opened = self._open[index] = _Open(descriptor, now, now, now, _facts(descriptor), self._pid)
             return opened
         if len(self.shards) > self._max_open:
             self._open.move_to_end(index)
@@ -141,6 +147,9 @@ class OpenShards:
         if facts != opened.facts or now - opened.looked > _LOOK_EVERY:
             self._check_path(shard)
             opened.facts, opened.looked = facts, now
+        if now - opened.noted > _NOTE_EVERY:
+            note_access(opened.descriptor)
+            opened.noted = now
         opened.checked = now
 
     def _reopen(self, index: int) -> int:
@@ -153,6 +162,7 @@ class OpenShards:
             self._check_same(shard, os.fstat(descriptor))
             if os.name == "posix":
                 os.set_blocking(descriptor, True)  # io_uring would not wait for the disk
+            note_access(descriptor)
         except BaseException:
             os.close(descriptor)
             raise
