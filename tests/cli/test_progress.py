@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 import io
+from typing import TYPE_CHECKING
 
 import pytest
 
+from tokenriver.cli import main
 from tokenriver.cli.progress import Progress, human_duration
+from tokenriver.corpus import finding
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 class Clock:
@@ -94,6 +100,37 @@ def test_a_terminal_gets_a_bar_that_ends_at_100_percent(total: int | None) -> No
     assert "building" in shown
     assert "100%" in shown
     assert "3 documents" in shown
+
+
+@pytest.mark.parametrize("terminal", [False, True])
+def test_how_much_there_is_may_be_said_when_it_is_known(*, terminal: bool) -> None:
+    clock, out = Clock(), Terminal() if terminal else io.StringIO()
+    with Progress(None, label="building", stream=out, clock=clock) as progress:
+        assert out.getvalue() == ""  # what is wrong before the work begins is not told below a bar
+        progress.expect(1000)
+        clock.now += 20
+        progress(250, 3)
+        assert ("building" if terminal else "building: 25 %") in out.getvalue()
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["build", "--tokenizer", "byte"],
+        ["corpus"],
+        ["golf", "select", "--docs", "3", "--docs-val", "1", "--seed", "1"],
+    ],
+)
+def test_inputs_are_looked_for_once(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for k in range(20):
+        (folder / f"{k}.jsonl").write_text('{"text": "a document"}\n')
+    looked: list[Path] = []
+    real = finding._directory_files
+    monkeypatch.setattr(finding, "_directory_files", lambda path: looked.append(path) or real(path))
+    assert main([*words, str(folder), "--out", str(tmp_path / "out")]) == 0
+    assert looked == [folder]
 
 
 def test_durations_are_written_for_people() -> None:

@@ -13,6 +13,7 @@ from tokenriver.building.choices import (
 from tokenriver.building.job import Job
 from tokenriver.building.options import BuildOptions, BuildWords
 from tokenriver.building.passes import run_jobs
+from tokenriver.corpus.progress import expect_bytes
 from tokenriver.errors import UsageError
 from tokenriver.storage.paths import is_remote, to_path
 
@@ -50,6 +51,7 @@ def build(
     words: list[Any] = [inputs] if isinstance(inputs, (str, os.PathLike)) or is_remote(inputs) else list(inputs)
     chosen = BuildOptions.from_words(options)
     origin, dataset = find_origin(words), data_set_name(words, chosen)
+    expect_bytes(progress, origin.sources)
     prepare = partial(Job.prepare, origin, tokenizer, to_path(out), chosen, dataset=dataset)
     if chosen.engine == "ray":
         from tokenriver.building.ray_engine.run import run_on_ray, workers_getting_ready

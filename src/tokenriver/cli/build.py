@@ -106,10 +106,8 @@ def build_command(
 def _build(inputs: list[str], tokenizer: str, out: str, options: dict[str, Any], *, quiet: bool) -> BuildSummary:
     from tokenriver.building.build import build
     from tokenriver.cli.progress import Progress
-    from tokenriver.corpus.finding import find_sources
 
-    total = sum(source.n_bytes or 0 for source in find_sources(inputs)) if not quiet else 0
-    with Progress(total or None, label="building", quiet=quiet) as progress:
+    with Progress(None, label="building", quiet=quiet) as progress:
         return build(inputs, tokenizer=tokenizer, out=out, progress=progress, **options)
 
 

@@ -48,7 +48,6 @@ def corpus_command(
 ) -> None:
     """Write documents once as corpus shards (columns id, text, split): the same bytes on every run."""
     from tokenriver.cli.progress import Progress
-    from tokenriver.corpus.finding import find_sources
     from tokenriver.corpus.shards import write_corpus
     from tokenriver.corpus.sources import SourceOptions
 
@@ -58,13 +57,12 @@ def corpus_command(
         keep_empty=keep_empty,
         document_separator=unescaped(document_separator),
     )
-    total = sum(source.n_bytes or 0 for source in find_sources(inputs)) if not quiet else 0
     words: dict[str, Any] = {"format": file_format, "name": name, "version": version, "split": split}
     words |= {"engine": engine, "ray_address": ray_address}
     words |= {"options": options, "workers": workers, "overwrite": overwrite, "restart": restart, "staging": staging}
     how = how_to_go_on(overwrite=overwrite, anew="-" in inputs)
-    with going_on(how), Progress(total or None, label="writing the corpus", quiet=quiet) as progress:
-        summary = write_corpus(inputs, out, progress=progress.update, **words)
+    with going_on(how), Progress(None, label="writing the corpus", quiet=quiet) as progress:
+        summary = write_corpus(inputs, out, progress=progress, **words)
     if as_json:
         _print_json(summary)
     elif not quiet:

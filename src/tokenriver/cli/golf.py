@@ -110,11 +110,9 @@ def select_command(
     """Choose and shuffle documents once and for all; memory does not grow with them."""
     from tokenriver.cli.progress import Progress
     from tokenriver.cli.summaries import print_json
-    from tokenriver.corpus.finding import find_sources
     from tokenriver.golfing.select import select_golf
 
-    total = 0 if quiet else 2 * sum(source.n_bytes or 0 for source in find_sources(inputs))
-    with Progress(total or None, label="selecting", quiet=quiet) as progress:
+    with Progress(None, label="selecting", quiet=quiet) as progress:
         chosen = select_golf(
             inputs,
             docs=docs,
@@ -128,7 +126,7 @@ def select_command(
             workers=workers,
             staging=staging,
             overwrite=overwrite,
-            progress=progress.update,
+            progress=progress,
         )
     if as_json:
         print_json(chosen)

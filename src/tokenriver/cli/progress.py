@@ -29,9 +29,9 @@ _BAR_SECONDS = 0.1
 class Progress:
     """Bytes, documents, tokens, MB/s and the time left, estimated from bytes; use it as a context manager.
 
-    `total_bytes` may be None (standard input): then there is neither a share nor a time left. `update` takes
-    totals so far, not steps, and may be called as often as one likes. Silent with `quiet`. Leaving without an
-    error prints a last line at 100 %.
+    `total_bytes` may be None (standard input): then there is neither a share nor a time left, unless `expect` says it
+    later. `update` takes totals so far, not steps, and may be called as often as one likes. Silent with `quiet`.
+    Leaving without an error prints a last line at 100 %.
     """
 
     def __init__(
@@ -50,18 +50,32 @@ class Progress:
         self._clock = clock
         self._start = self._last = clock()
         self._now = (0, 0, 0)
+        self._has_bar = False  # known when it is entered
         self._bar: RichProgress | None = None
         self._task: TaskID | None = None
 
     def __enter__(self) -> Progress:
         self._start = self._last = self._clock()
-        if not self._quiet and self._stream.isatty():
-            self._open_bar()
+        self._has_bar = not self._quiet and self._stream.isatty()
+        if self._total is not None:
+            self.expect(self._total)
         return self
+
+    def expect(self, total_bytes: int | None) -> None:
+        """The work begins, and there is so much of it; None where nobody knows."""
+        self._total = total_bytes
+        if self._has_bar and self._bar is None:
+            self._open_bar()
+
+    def __call__(self, bytes_done: int, documents: int = 0, tokens: int = 0) -> None:
+        """As `update`."""
+        self.update(bytes_done, documents, tokens)
 
     def update(self, bytes_done: int, documents: int = 0, tokens: int = 0) -> None:
         """Say how far the work is: input bytes, documents and tokens since its beginning."""
         self._now = (bytes_done, documents, tokens)
+        if self._has_bar and self._bar is None:
+            self._open_bar()
         now = self._clock()
         if self._quiet or now - self._last < (LINE_SECONDS if self._bar is None else _BAR_SECONDS):
             return

@@ -12,13 +12,23 @@ if TYPE_CHECKING:
     from tokenriver.corpus.documents import Position
     from tokenriver.corpus.sources import Source
 
-__all__ = ["InputProgress", "ProgressSink"]
+__all__ = ["InputProgress", "ProgressSink", "expect_bytes"]
 
 
 class ProgressSink(Protocol):
-    """Told how far a build is: input bytes done, documents and tokens so far."""
+    """Told how far a build is: input bytes done, documents and tokens so far.
+
+    One that has a method `expect(total_bytes)` is told first how many bytes there are (None: nobody knows).
+    """
 
     def update(self, bytes_done: int, documents: int, tokens: int) -> None: ...
+
+
+def expect_bytes(progress: object, sources: Sequence[Source], *, times: int = 1) -> None:
+    """Tell who is told of progress, and asks for it by a method `expect`, how many bytes will be read."""
+    expect = getattr(progress, "expect", None)
+    if expect is not None:
+        expect(times * sum(source.n_bytes or 0 for source in sources) or None)
 
 
 class InputProgress:

@@ -11,6 +11,7 @@ from tokenriver.corpus.documents import BLOCK_BYTES, find_sources, peek_fields
 from tokenriver.corpus.identity import identity_of
 from tokenriver.corpus.log import Complete, CorpusLog
 from tokenriver.corpus.manifest import SHARD_NAME, CorpusManifest, corpus_directory, corpus_facts, verify_corpus
+from tokenriver.corpus.progress import expect_bytes
 from tokenriver.corpus.sources import Source, SourceOptions, split_by_file
 from tokenriver.corpus.splits import SplitRule
 from tokenriver.corpus.target import CorpusTarget
@@ -74,7 +75,8 @@ def write_corpus(
     would push it past `shard_bytes` of text. The files are a function of (documents, options, library versions),
     never of `workers`, `block_bytes` or the run. `split` in the words of SplitRule: by default column:split where
     the records have that field, else hash:0.01. `engine` "ray" writes the same files on a Ray cluster (`ray_address`,
-    else one that is started here). `progress(input_bytes, n_docs)` gets the totals so far as work goes on.
+    else one that is started here). `progress(input_bytes, n_docs)` gets the totals so far as work goes on
+    (and `progress.expect`, where it has that, their sum first).
 
     Run again after an interruption, it goes on: shards that are finished are kept (none of standard input); `restart`
     begins anew. Raises UsageError for an `out` that holds a finished corpus (unless `overwrite`), CorpusError for a
@@ -89,6 +91,7 @@ def write_corpus(
         check_rereadable([word_of(word) for word in inputs])
     options = options or SourceOptions()
     sources = find_sources(inputs, options)
+    expect_bytes(progress, sources)
     _check_not_inside(sources, target.where)
     rule = _choose_rule(split, sources)
     if rule.kind == "first-files":

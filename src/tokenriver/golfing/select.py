@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 from tokenriver.building.pipeline import default_workers
 from tokenriver.cluster.engines import check_engine
 from tokenriver.corpus.documents import SourceOptions, find_sources
+from tokenriver.corpus.progress import expect_bytes
 from tokenriver.errors import IntegrityError, UsageError
 from tokenriver.files import atomic_write, file_exists, is_same_file, remove_file
 from tokenriver.golfing.documents import DEFAULT_VAL_DOCS
@@ -86,7 +87,7 @@ def select_golf(
     documents at the front are val. `engine` "ray" makes the same files on a Ray cluster (`ray_address`, else one that
     is started here). Behind a URL the documents are sorted and joined in `staging` (storage/directory.py), which all
     nodes of a cluster must see; what was there stays until they are whole. `progress` is told input bytes read, of
-    twice their size in all.
+    twice their size in all (its `expect`, where it has that, gets that size first).
 
     Raises UsageError when there are fewer documents, CorpusError for a bad record, IntegrityError when a selection is
     there already, ResumeError while another one is made there.
@@ -97,6 +98,7 @@ def select_golf(
         raise UsageError(f"--workers is {workers}; it must be 1 or more")
     options = SourceOptions(text_field=text_field, on_bad_record=on_bad_record)  # type: ignore[arg-type]
     sources = find_sources([inputs] if isinstance(inputs, str) else inputs, options)
+    expect_bytes(progress, sources, times=2)
     if any(source.stream is not None for source in sources):
         raise UsageError("the inputs are read twice, so standard input (-) cannot be one of them; give a file")
     folder = to_output(out)
