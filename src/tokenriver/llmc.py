@@ -10,6 +10,7 @@ import numpy as np
 from tokenriver.errors import ResumeError, UsageError
 from tokenriver.evals.llmc_loader import EvalLoader
 from tokenriver.loader.arguments import whole
+from tokenriver.loader.batch import require_int32
 from tokenriver.loader.source import shards_like
 from tokenriver.loader.stream import SHARDS_AHEAD, open_reader
 from tokenriver.tokenizers.llmc_file import Tokenizer
@@ -163,6 +164,7 @@ class DataLoader:
         start = int(self._reader.bounds[shard]) + (sample * self.num_processes + self.process_rank) * rows
         ids = np.empty(rows + 1, self._reader.dtype)
         self._reader.read(start, ids)
+        require_int32(ids, str(self._reader.shards[shard].path))
         self.inputs = ids[:-1].astype(np.int32).reshape(self.B, self.T).view(Ids)
         self.targets = ids[1:].astype(np.int32).reshape(self.B, self.T).view(Ids)
         self.current_sample_idx += 1

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from tokenriver.errors import IntegrityError
-from tokenriver.loader.batch import Batch, Marks, Raw
+from tokenriver.loader.batch import Batch, Marks, Raw, require_int32
 from tokenriver.loader.block_rows import BlockRows
 from tokenriver.loader.plan import Plan
 from tokenriver.loader.prepared import Prepared, PreparedSteps, prepare
@@ -241,6 +241,8 @@ class Assembly:
         parts = buffer.parts.get(raw.contiguous)
         if parts is None:
             parts = buffer.parts[raw.contiguous] = self.split_rows(buffer.array, raw)
+        if inputs.dtype == np.int32:
+            self.require_int32(buffer, raw)
         inputs[...] = parts[0]
         targets[...] = parts[1]
         if raw.unmarked or (raw.n_rows == self.batch_size and not self._marked):
@@ -249,6 +251,11 @@ class Assembly:
             assert isinstance(raw.rows, Prepared)
             targets[raw.rows.patches[:, 0], raw.rows.patches[:, 1]] = raw.patches[:, 0]
         return Batch(inputs, targets, raw.epoch, raw.step, *self.marks(buffer, raw))
+
+    def require_int32(self, buffer: Rows, raw: Raw) -> None:
+        """Raise IntegrityError where an id of a batch does not fit into int32."""
+        for ids in (buffer.array,) if raw.patches is None else (buffer.array, raw.patches):
+            require_int32(ids, f"epoch {raw.epoch}, step {raw.step}")
 
 
 def _as_bytes(token: int, dtype: np.dtype[Any]) -> bytes:

@@ -5,16 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
+
+from tokenriver.errors import IntegrityError
 from tokenriver.loader.segments import positions
 
 if TYPE_CHECKING:
-    import numpy as np
     from numpy.typing import NDArray
 
     from tokenriver.loader.prepared import Prepared
     from tokenriver.loader.rows import Located
 
-__all__ = ["Batch", "Marks", "Raw"]
+__all__ = ["Batch", "Marks", "Raw", "require_int32"]
 
 
 @dataclass(slots=True)
@@ -65,3 +67,12 @@ class Raw(NamedTuple):
     rows: Located | Prepared
     patches: NDArray[Any] | None = None
     unmarked: bool = False
+
+
+def require_int32(ids: NDArray[Any], where: str) -> None:
+    """Raise IntegrityError where uint32 ids do not fit into int32, which would make negative ones of them."""
+    if ids.dtype.itemsize == 4 and ids.size and ids.view(np.int32).min() < 0:
+        raise IntegrityError(
+            f"{where}: the id {int(ids.max()):,} does not fit into int32; take int64, or verify the shards if no "
+            "vocabulary is that large"
+        )
