@@ -81,6 +81,12 @@ def test_what_is_no_loss_and_what_has_no_bytes_is_refused(root: Path) -> None:
         bpb_of(20.0, 10, 0)
 
 
+def test_a_loss_that_is_no_number_is_no_score(root: Path) -> None:
+    losses = iter([2.0, math.nan, *[2.0] * 1000])
+    with pytest.raises(UsageError, match=r"loss over the [\d,]+ targets is not a number"):
+        score_golf(lambda _x, _y: next(losses), **words(root))
+
+
 def test_a_batch_without_a_sequence_is_refused(root: Path) -> None:
     with pytest.raises(UsageError, match="at least one sequence per rank"):
         score_golf(hash_loss, **{**words(root), "val_batch_size": 63})

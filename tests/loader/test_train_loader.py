@@ -234,6 +234,7 @@ def test_rank_and_world_come_from_torchrun_unless_given(data_set: DataSet, monke
         ({"seed": -1}, "seed is an integer"),
         ({"epochs": -1}, "epochs is 0 or more"),
         ({"prefetch": -1}, "prefetch is 0 or more"),
+        ({"prefetch": 1 << 63}, "prefetch is 0 or more batches, 10,000 at most"),
         ({"split": "test"}, "split is 'train' or 'val'"),
         ({"split": "val"}, "no val shards"),
     ],

@@ -6,12 +6,13 @@ The arithmetic is bpb.golf's; here are the files, the ranks of torch.distributed
 from __future__ import annotations
 
 import glob
+import math
 import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tokenriver.bpb.golf import bpb_of, eval_bpb
-from tokenriver.errors import MissingDependencyError
+from tokenriver.errors import MissingDependencyError, UsageError
 from tokenriver.golf import load_validation_tokens
 from tokenriver.storage.paths import is_remote, to_path
 from tokenriver.tokenizers.load import load_tokenizer
@@ -50,7 +51,7 @@ def score_golf(
     `val` is a folder with fineweb_val_*.bin or a pattern, or the URL of one. `x` and `y` are NumPy int64, or with
     `device` torch tensors there, under autocast to bfloat16. Where torch.distributed runs, every rank takes its
     sequences and the sums are added; every rank gets the same score. Raises UsageError where a batch holds no sequence
-    for a rank.
+    for a rank, or a loss is NaN.
     """
     pattern = _val_shards(val)
     coder = load_tokenizer(os.fspath(tokenizer)) if isinstance(tokenizer, str | os.PathLike) else tokenizer
@@ -67,6 +68,8 @@ def score_golf(
         device=device,
     )
     nats, targets, n_bytes = _added(sums, device) if world_size > 1 else sums
+    if math.isnan(nats):  # said after the sums are added, so that no rank waits for one that gave up
+        raise UsageError(f"the model's loss over the {targets:,} targets is not a number (NaN); look at its weights")
     val_loss, val_bpb = bpb_of(nats, targets, n_bytes)
     return GolfScore(val_loss=val_loss, val_bpb=val_bpb, targets=targets, n_bytes=n_bytes, world_size=world_size)
 

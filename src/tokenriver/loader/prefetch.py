@@ -19,7 +19,10 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-__all__ = ["Feed"]
+__all__ = ["MOST_AHEAD", "Feed"]
+
+MOST_AHEAD = 10_000
+"""Batches made ahead at most: more are a mistake that would take all memory."""
 
 Item = TypeVar("Item")
 Slot = TypeVar("Slot")

@@ -16,6 +16,7 @@ from tokenriver.loader.iteration import Batches, Iteration
 from tokenriver.loader.ledger import dropped_tokens, ledger
 from tokenriver.loader.plan import Plan
 from tokenriver.loader.position import restore_mixture, state_of
+from tokenriver.loader.prefetch import MOST_AHEAD
 from tokenriver.loader.setup import Packer, set_up
 from tokenriver.loader.state import check_state, overridden
 from tokenriver.loader.stream import open_reader
@@ -91,12 +92,11 @@ class TrainLoader:
         batch_size, seq_len = whole("batch_size", batch_size), whole("seq_len", seq_len)
         seed, prefetch, epochs = whole("seed", seed), whole("prefetch", prefetch), optional_whole("epochs", epochs)
         max_doc_len, window = optional_whole("max_doc_len", max_doc_len), optional_whole("window", window)
-        if not isinstance(cu_seqlens, bool):
-            cu_seqlens = optional_whole("cu_seqlens", cu_seqlens)
+        cu_seqlens = cu_seqlens if isinstance(cu_seqlens, bool) else optional_whole("cu_seqlens", cu_seqlens)
         if epochs is not None and epochs < 0:
             raise UsageError(f"epochs is 0 or more, or None for no end, not {epochs}")
-        if prefetch < 0:
-            raise UsageError(f"prefetch is 0 or more batches, not {prefetch}")
+        if not 0 <= prefetch <= MOST_AHEAD:
+            raise UsageError(f"prefetch is 0 or more batches, {MOST_AHEAD:,} at most, not {prefetch}")
         if str(dtype) not in ("int32", "int64"):
             raise UsageError(f"dtype is 'int32' or 'int64', not {dtype!r}")
         rank, world_size = ranks(rank, world_size)
