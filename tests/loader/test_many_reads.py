@@ -6,6 +6,7 @@ import ctypes
 import errno
 import os
 import pickle
+import resource
 import threading
 from collections.abc import Callable, Iterator
 from itertools import islice
@@ -371,3 +372,49 @@ def test_with_fewer_descriptors_than_shards_some_make_room_for_others(
     monkeypatch.setattr(loader.reader, "_reopen", refuse)
     assert content(loader) == expected
     assert len(loader.reader._open) <= 9
+
+
+@pytest.mark.parametrize(
+    ("n_shards", "may", "kept"),
+    [
+        (1, 1024, 128),
+        (256, 1024, 256),
+        (257, 1024, 128),
+        (1030, 20_000, 1030),
+        (4096, resource.RLIM_INFINITY, 4096),
+        (10_000, resource.RLIM_INFINITY, 128),
+        (200, 256, 128),
+    ],
+)
+def test_all_shards_stay_open_where_the_process_may_have_four_times_as_many(
+    monkeypatch: pytest.MonkeyPatch, n_shards: int, may: int, kept: int
+) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _which: (may, may))
+    assert open_shards.most_open(n_shards) == kept
+
+
+@needs_ring
+@pytest.mark.parametrize("order", ["shuffled", "sequential"])
+def test_hundreds_of_shards_are_read_together(data_set: DataSet, monkeypatch: pytest.MonkeyPatch, order: str) -> None:
+    monkeypatch.setattr(resource, "getrlimit", lambda _which: (4096, 4096))
+    source = data_set([8000] * 300, variants=["uint32"])
+    words: dict[str, Any] = {"batch_size": 16, "seq_len": 16, "order": order}
+    reference = TrainLoader(source, **words, prefetch=0)
+    reference.reader.at_once = None
+    loader = TrainLoader(source, **words)
+    known: list[OpenNow] = []
+    real = module._Queue.know
+
+    def know(self: Any, files: OpenNow) -> None:
+        known.append(files)
+        real(self, files)
+
+    monkeypatch.setattr(module._Queue, "know", know)
+    for batch, expected in islice(zip(loader, reference, strict=True), 4000):
+        assert batch.inputs.tobytes() == expected.inputs.tobytes()
+        assert batch.targets.tobytes() == expected.targets.tobytes()
+    assert len(known) > 200
+    if order == "shuffled":
+        assert len(known[-1].held) == 300
+        assert len({id(files) for files in known[-100:]}) <= 3, "the system is told of others now and then"
+    loader.close()

@@ -10,23 +10,33 @@ from __future__ import annotations
 import os
 import sys
 
-__all__ = ["note_access"]
+__all__ = ["note_access", "prepare_reads"]
 
 
 if sys.platform == "linux":
     import fcntl
 
-    def note_access(descriptor: int) -> None:
-        """Let the open file's time of last access be noted now, and by no later read where the file is our own."""
-        flags = fcntl.fcntl(descriptor, fcntl.F_GETFL) & ~os.O_NOATIME
-        fcntl.fcntl(descriptor, fcntl.F_SETFL, flags)
-        os.pread(descriptor, 1, 0)
+    def prepare_reads(descriptor: int, *, note: bool) -> None:
+        """Let a file that was just opened be read whatever comes: reads wait for the disk, and leave its time of last
+        access alone where it is our own. With `note` that time is written first."""
+        if note:
+            os.pread(descriptor, 1, 0)
         try:
-            fcntl.fcntl(descriptor, fcntl.F_SETFL, flags | os.O_NOATIME)
+            fcntl.fcntl(descriptor, fcntl.F_SETFL, os.O_NOATIME)  # and so not O_NONBLOCK any more
         except PermissionError:  # somebody else's file: each read notes it
-            return
+            fcntl.fcntl(descriptor, fcntl.F_SETFL, 0)
+
+    def note_access(descriptor: int) -> None:
+        """Write the time of last access of a file that has been open for long."""
+        fcntl.fcntl(descriptor, fcntl.F_SETFL, 0)
+        prepare_reads(descriptor, note=True)
 
 else:
 
+    def prepare_reads(descriptor: int, *, note: bool) -> None:  # noqa: ARG001
+        """Let reads wait for the disk; every read writes the time of last access here."""
+        if os.name == "posix":
+            os.set_blocking(descriptor, True)
+
     def note_access(descriptor: int) -> None:
-        """Elsewhere every read notes it."""
+        """Every read does."""

@@ -67,14 +67,13 @@ class CachedShards(TokenReader):
         self._checked.add(index)
         return descriptor
 
-    def _look_again(self, shard: ShardFile, opened: Any, now: float) -> None:
+    def _look_again(self, index: int, opened: Any, now: float) -> None:
         """A file of the cache may lose its name while it is read, to another too, but not change."""
-        if shard.origin is None:
-            super()._look_again(shard, opened, now)
-            return
-        index = next(i for i, one in self._open.items() if one is opened)
         cached = self._cached[index]
-        if cached is not None and not cached.is_unharmed(opened.descriptor):
+        if cached is None:
+            super()._look_again(index, opened, now)
+            return
+        if not cached.is_unharmed(opened.descriptor):
             raise LostError(index)
         opened.checked = now
 

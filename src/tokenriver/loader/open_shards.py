@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tokenriver.errors import IntegrityError
-from tokenriver.loader.access_time import note_access
+from tokenriver.loader.access_time import note_access, prepare_reads
 from tokenriver.loader.shard_file import OPEN_FLAGS, ShardFile, read_shard_file
 
 if TYPE_CHECKING:
@@ -21,10 +21,13 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["MAX_OPEN", "OpenShards"]
+__all__ = ["MAX_OPEN", "OpenShards", "most_open"]
 
 MAX_OPEN = 128
 """Descriptors kept open, least recently used closed first; far below the usual limit of 1,024 (macOS: 256)."""
+
+_MOST_OPEN = 4096
+"""As many are kept open where that is all shards, and at most a quarter of what the process may have."""
 
 _CHECK_EVERY, _CHECK_SHARD = 0.001, 0.0002
 """Seconds between two looks at an open shard's size, times and links while it is being read, and what every open shard
@@ -34,18 +37,16 @@ _LOOK_EVERY = 0.1
 """Seconds between two looks at what has the shard's name (stat, 8 µs), for file systems whose fstat says too little."""
 
 _NOTE_EVERY = 3600.0
-"""Seconds after which an open shard's time of last access is written again."""
+"""Seconds after which a shard's time of last access is written again."""
 
 
 @dataclass(slots=True, eq=False)
 class _Open:
-    """An open shard, when it was last looked at and its access noted, and what fstat said of it then; closed when
-    nobody holds it."""
+    """An open shard, when it was last looked at, and what fstat said of it then; closed when nobody holds it."""
 
     descriptor: int
     checked: float
     looked: float
-    noted: float
     facts: tuple[int, int, int, int]
     pid: int
 
@@ -80,6 +81,8 @@ class OpenShards:
         self._lock = threading.Lock()
         self._open: OrderedDict[int, _Open] = OrderedDict()
         self._now: OpenNow | None = None
+        self._used = np.zeros(len(self.shards), np.bool_)  # since the shards of `_now` were looked at
+        self._noted: dict[int, float] = {}
 
     def close(self) -> None:
         """Close all descriptors; the next read opens what it needs again."""
@@ -90,38 +93,44 @@ class OpenShards:
             self._now = None
 
     def _open_now(self, index: NDArray[np.int64]) -> OpenNow:
-        """These shards open, and those that were looked at a moment ago; for `max_open` shards in all at most."""
+        """These shards open, and those that were read from lately; for `max_open` shards in all at most.
+
+        All of them are looked at together, so that they stay the same ones: the system is told of others at a cost.
+        """
         found, now = self._now, time.monotonic()
         if found is not None and now < found.until and (found.all or found.descriptors.take(index).min() >= 0):
+            self._used[index] = True
             return found
         with self._lock:
-            for i in np.flatnonzero(np.bincount(index)).tolist():  # a tenth of what a set of 448 numbers takes
-                self._held(i, now)
-            every = _look_every(len(self._open))
-            # A shard that nothing is read from any more may go.
-            fresh = {i: opened for i, opened in self._open.items() if now - opened.checked <= every}
-            held = tuple(fresh.values())
-            found = self._now  # as it is now: another thread may have closed them
-            if found is None or found.held != held:
+            found, every = self._now, _look_every(len(self._open))  # as it is now: another thread may have closed them
+            if found is not None and now < found.until:
+                wanted = found.descriptors >= 0
+            else:
+                wanted, every = self._used.copy(), every / 2
+                self._used[:] = False  # a shard that nothing is read from any more goes the next time
+            wanted[index] = self._used[index] = True
+            held = {i: self._held(i, now, every) for i in np.flatnonzero(wanted).tolist()}
+            found = self._now
+            if found is None or found.held != tuple(held.values()):
                 descriptors = np.full(len(self.shards), -1, np.int32)
-                descriptors[list(fresh)] = [opened.descriptor for opened in held]
-                found = self._now = OpenNow(descriptors, held, len(held) == len(descriptors))
-            found.until = min((opened.checked for opened in held), default=now) + every
+                descriptors[list(held)] = [opened.descriptor for opened in held.values()]
+                found = self._now = OpenNow(descriptors, tuple(held.values()), len(held) == len(descriptors))
+            found.until = min((opened.checked for opened in found.held), default=now) + _look_every(len(self._open))
             return found
 
-    def _held(self, index: int, now: float) -> _Open:
-        """A shard, open, that still is what it was when the loader opened."""
+    def _held(self, index: int, now: float, every: float | None = None) -> _Open:
+        """A shard, open, that still is what it was when the loader opened, by a look at it `every` seconds."""
         opened = self._open.get(index)
         if opened is None:
             while len(self._open) >= self._max_open:
                 self._open.popitem(last=False)
             descriptor = self._reopened(index)
-            opened = self._open[index] = _Open(descriptor, now, now, now, _facts(descriptor), self._pid)
+            opened = self._open[index] = _Open(descriptor, now, now, _facts(descriptor), self._pid)
             return opened
         if len(self.shards) > self._max_open:
             self._open.move_to_end(index)
-        if now - opened.checked > _look_every(len(self._open)):
-            self._look_again(self.shards[index], opened, now)
+        if now - opened.checked > (_look_every(len(self._open)) if every is None else every):
+            self._look_again(index, opened, now)
         return opened
 
     def _reopened(self, index: int) -> int:
@@ -141,15 +150,15 @@ class OpenShards:
         """Its descriptor."""
         return self._held(index, now).descriptor
 
-    def _look_again(self, shard: ShardFile, opened: _Open, now: float) -> None:
+    def _look_again(self, index: int, opened: _Open, now: float) -> None:
         """Whether the open file changed, or lost its name to another: then look at what has the name now."""
         facts = _facts(opened.descriptor)
         if facts != opened.facts or now - opened.looked > _LOOK_EVERY:
-            self._check_path(shard)
+            self._check_path(self.shards[index])
             opened.facts, opened.looked = facts, now
-        if now - opened.noted > _NOTE_EVERY:
+        if now - self._noted.get(index, now) > _NOTE_EVERY:
             note_access(opened.descriptor)
-            opened.noted = now
+            self._noted[index] = now
         opened.checked = now
 
     def _reopen(self, index: int) -> int:
@@ -160,9 +169,11 @@ class OpenShards:
             raise IntegrityError(f"{shard.path}: gone since the loader opened") from None
         try:
             self._check_same(shard, os.fstat(descriptor))
-            if os.name == "posix":
-                os.set_blocking(descriptor, True)  # io_uring would not wait for the disk
-            note_access(descriptor)
+            now = time.monotonic()
+            note = now - self._noted.get(index, -_NOTE_EVERY) >= _NOTE_EVERY
+            prepare_reads(descriptor, note=note)
+            if note:
+                self._noted[index] = now
         except BaseException:
             os.close(descriptor)
             raise
@@ -200,6 +211,21 @@ class OpenShards:
             f"{shard.path}: {'cut short' if size < expected else 'grown'} from {expected:,} to {size:,} bytes since "
             "the loader opened"
         )
+
+
+def most_open(n_shards: int) -> int:
+    """How many descriptors a reader of so many shards keeps open: one for each, or where that is too many, few.
+
+    Shards that are all open are read many ranges at a time; where some are opened anew at every batch, a shuffled one
+    takes ten times as long.
+    """
+    try:
+        import resource
+    except ImportError:  # Windows
+        return MAX_OPEN
+    may = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    few = n_shards <= (_MOST_OPEN if may == resource.RLIM_INFINITY else min(_MOST_OPEN, may // 4))
+    return max(MAX_OPEN, n_shards) if few else MAX_OPEN
 
 
 def _look_every(n_open: int) -> float:

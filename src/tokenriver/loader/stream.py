@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from tokenriver.loader.many_reads import FEWEST
-from tokenriver.loader.open_shards import MAX_OPEN
+from tokenriver.loader.open_shards import MAX_OPEN, most_open
 from tokenriver.loader.range_reader import RangeReader
 from tokenriver.loader.rows import Located, Span
 from tokenriver.loader.shard_parts import parts_of_range
@@ -46,8 +46,9 @@ class TokenReader(RangeReader):
 
     far = False
 
-    def __init__(self, shards: Sequence[ShardFile], *, max_open: int = MAX_OPEN) -> None:
-        super().__init__(shards, max_open=max_open)
+    def __init__(self, shards: Sequence[ShardFile], *, max_open: int | None = None) -> None:
+        self._given_max_open = max_open
+        super().__init__(shards, max_open=most_open(len(shards)) if max_open is None else max_open)
         self.bounds = np.zeros(len(self.shards) + 1, np.int64)
         np.cumsum([shard.n_tokens for shard in self.shards], out=self.bounds[1:])
         self._ends = self.bounds.tolist()
@@ -56,7 +57,7 @@ class TokenReader(RangeReader):
         self._uniform = all(shard.header.dtype == self.dtype for shard in self.shards)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"shards": self.shards, "max_open": self._max_open}
+        return {"shards": self.shards, "max_open": self._given_max_open}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(state["shards"], max_open=state["max_open"])  # type: ignore[misc]
