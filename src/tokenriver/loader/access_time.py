@@ -23,7 +23,7 @@ if sys.platform == "linux":
             os.pread(descriptor, 1, 0)
         try:
             fcntl.fcntl(descriptor, fcntl.F_SETFL, os.O_NOATIME)  # and so not O_NONBLOCK any more
-        except PermissionError:  # somebody else's file: each read notes it
+        except OSError:  # somebody else's file, or a system without this: each read notes it
             fcntl.fcntl(descriptor, fcntl.F_SETFL, 0)
 
     def note_access(descriptor: int) -> None:
