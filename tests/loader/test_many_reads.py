@@ -418,3 +418,36 @@ def test_hundreds_of_shards_are_read_together(data_set: DataSet, monkeypatch: py
         assert len(known[-1].held) == 300
         assert len({id(files) for files in known[-100:]}) <= 3, "the system is told of others now and then"
     loader.close()
+
+
+@needs_ring
+def test_rows_over_the_border_of_shards_do_not_keep_others_from_being_read_together(data_set: DataSet) -> None:
+    source = data_set([300, 17, 900, 1, 0, 299, 400] * 9, variants=["uint16"])
+    words: dict[str, Any] = {"batch_size": 16, "seq_len": 16, "epochs": 3}
+    expected = content(TrainLoader(source, **words, prefetch=0))
+    loader = TrainLoader(source, **words)
+    read, together = loader.reader.read_group, []
+
+    def read_group(wanted: Any, group: Any) -> bool:
+        done = read(wanted, group)
+        together.append(done and not wanted.inside)
+        return done
+
+    loader.reader.read_group = read_group  # type: ignore[method-assign]
+    assert content(loader) == expected
+    assert sum(together) > len(together) // 2
+
+
+@needs_ring
+def test_a_row_over_a_border_whose_second_shard_was_cut_is_told_at_its_step(data_set: DataSet) -> None:
+    root = data_set([400] * 8, variants=["uint16"])
+    loader = TrainLoader(root, batch_size=8, seq_len=16, seed=5)
+    reference = [facts(loader.batch_at(k)) for k in range(loader.steps_per_epoch)]
+    loader.close()
+    broken = root / "train-00003.bin"
+    os.truncate(broken, broken.stat().st_size - 10)
+    found: list[Any] = []
+    with pytest.raises(IntegrityError, match=r"train-00003\.bin: cut short"):
+        found += (facts(batch) for batch in loader)
+    assert found == reference[: len(found)]
+    assert loader.step == len(found)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from tokenriver.errors import IntegrityError
 from tokenriver.loader.many_reads import FEWEST
 from tokenriver.loader.open_shards import MAX_OPEN, most_open
 from tokenriver.loader.range_reader import RangeReader
@@ -167,8 +168,8 @@ class TokenReader(RangeReader):
         rows.hold(content)
 
     def read_group(self, wanted: Located | Pieces, group: RowGroup) -> bool:
-        """Read the rows of several steps by one system call; False where they are to be read step by step: where a
-        range needs two shards, or something is wrong."""
+        """Read the rows of several steps by one system call, but those over the border of two shards; False where they
+        are to be read step by step, so that what is wrong is told at its step."""
         if self._pid != os.getpid():
             self._renew()
         if not isinstance(wanted, Located):
@@ -176,9 +177,23 @@ class TokenReader(RangeReader):
         n, n_bytes = len(wanted.shards), wanted.length * self.dtype.itemsize
         whole_steps = n != len(wanted.starts)
         addresses = group.addresses(n) if whole_steps else group.whole.addresses(n)
-        return wanted.inside and self._read_many(
-            wanted.shards, wanted.offsets, addresses, n_bytes, n_bytes * n, group, fewest=1 if whole_steps else FEWEST
-        )
+        if wanted.inside:
+            fewest = 1 if whole_steps else FEWEST
+            return self._read_many(wanted.shards, wanted.offsets, addresses, n_bytes, n_bytes * n, group, fewest=fewest)
+        if whole_steps or not self._uniform:
+            return False
+        shards, offsets = wanted.shards, wanted.offsets
+        inside = offsets + n_bytes <= HEADER_BYTES + np.diff(self.bounds)[shards] * self.dtype.itemsize
+        total = n_bytes * int(np.count_nonzero(inside))
+        if not self._read_many(shards[inside], offsets[inside], addresses[inside], n_bytes, total, group):
+            return False
+        try:
+            with self._lock:
+                for k in np.flatnonzero(~inside).tolist():
+                    self._read(int(wanted.starts[k]), group.whole.array[k])
+        except IntegrityError:  # read again, it is raised at its step
+            return False
+        return True
 
     def _read_steps(self, wanted: Pieces, group: RowGroup) -> bool:
         """Read the pieces of packed rows straight to their places in a group of buffers."""
