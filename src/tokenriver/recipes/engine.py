@@ -76,7 +76,7 @@ def prepare_recipe(name: str, options: RecipeOptions) -> PreparedRecipe:
     else:
         loaded = load_recipe(name)
     recipe = loaded.recipe
-    _refuse_useless(options, is_eval=recipe.eval is not None)
+    options.refuse_useless(is_eval=recipe.eval is not None)
     patterns = recipe.version(options.version).files
     folder = _folder(options, recipe.name, options.version or next(iter(recipe.versions), None))
     if options.copy is not None:
@@ -88,20 +88,6 @@ def prepare_recipe(name: str, options: RecipeOptions) -> PreparedRecipe:
         found = within(found, str(options.subset))
     tokenizers = [load_tokenizer(word, backend=options.backend) for word in options.tokenizer_words]
     return PreparedRecipe(loaded, options, tokenizers, found, folder)
-
-
-def _refuse_useless(options: RecipeOptions, *, is_eval: bool) -> None:
-    """UsageError for numbers that cannot be, and for words of data sets that an evaluation file does not have."""
-    numbers = {"--max-docs": options.max_docs, "--max-tokens": options.max_tokens}
-    for word, n in numbers.items():
-        if n is not None and n < 1:
-            raise UsageError(f"{word} is {n}; it must be 1 or more")
-    given = [word for word, n in numbers.items() if n is not None]
-    given += ["--layout tokens"] if options.layout == "tokens" else []
-    given += ["--shard-tokens"] if options.shard_tokens is not None else []
-    given += ["--text-field"] if options.text_field is not None else []
-    if is_eval and given:
-        raise UsageError(f"{given[0]} is for data sets; this recipe makes an evaluation file, always of all examples")
 
 
 def _folder(options: RecipeOptions, name: str, version: str | None) -> Path:

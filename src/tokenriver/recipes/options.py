@@ -95,3 +95,18 @@ class RecipeOptions:
     def file_format(self) -> Literal["auto", "llama-3"]:
         """The variant of the shards: Llama-3's own in the llmc layout alone."""
         return "llama-3" if self.model_desc == "llama-3" and self.layout == "llmc" else "auto"
+
+    def refuse_useless(self, *, is_eval: bool) -> None:
+        """UsageError for numbers that cannot be, and for words of data sets that an evaluation file does not have."""
+        numbers = {"--max-docs": self.max_docs, "--max-tokens": self.max_tokens}
+        for word, n in numbers.items():
+            if n is not None and n < 1:
+                raise UsageError(f"{word} is {n}; it must be 1 or more")
+        given = [word for word, n in numbers.items() if n is not None]
+        given += ["--layout tokens"] if self.layout == "tokens" else []
+        given += ["--shard-tokens"] if self.shard_tokens is not None else []
+        given += ["--text-field"] if self.text_field is not None else []
+        if is_eval and given:
+            raise UsageError(
+                f"{given[0]} is for data sets; this recipe makes an evaluation file, always of all examples"
+            )
