@@ -338,6 +338,26 @@ def test_steps_and_caps_beyond_every_run_are_refused_and_numpy_s_are_taken() -> 
     assert json.loads(json.dumps(given)) == json.loads(json.dumps(plain))
 
 
+def test_numbers_that_python_will_not_write_out_are_refused_in_words(tmp_path: Path) -> None:
+    huge = 10**5000
+    for source, words in ((("x", huge), {}), (("x", 1, huge), {}), (("x", 1), {"phases": [(huge, {"a": 1})]})):
+        with pytest.raises(UsageError, match="a number of thousands of digits"):
+            Mixture({"a": source}, **words)
+    for text in (f"{huge:x}".join(["0x", ""]), "1" * 5000):
+        (tmp_path / "mix.toml").write_text(f"[sources.a]\npath = 'a'\nweight = {text}\n")
+        with pytest.raises((UsageError, FormatError), match=r"mix\.toml: "):
+            Mixture(tmp_path / "mix.toml")
+    with pytest.raises(UsageError, match="seq_len has at most 40 digits, unlike a number of thousands of digits"):
+        TrainLoader("x", batch_size=1, seq_len=-huge)
+
+
+def test_caps_of_no_source_and_mixtures_of_mixtures_are_refused() -> None:
+    with pytest.raises(UsageError, match="max_epochs names 1, b; the sources are a"):
+        Mixture({"a": ("x", 1)}, max_epochs={1: 2, "b": 3})  # type: ignore[dict-item]
+    with pytest.raises(UsageError, match="source all is a mixture itself"):
+        Mixture({"all": (Mixture({"a": ("x", 1)}), 1)})
+
+
 @pytest.mark.parametrize("packing", ["concat", "best-fit", "bos-aligned"])
 def test_a_source_without_data_is_named(tmp_path: Path, packing: Any) -> None:
     sources: dict[str, Any] = {}
