@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 __all__ = ["Mixture", "MixtureSource"]
 
 _MOST_STEPS = 1 << 40
+_MOST_BYTES = 16 << 20
+"""Of a mixture's file: another one, or a device, must not fill the memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,9 +148,12 @@ def _read_toml(file_path: Any, phases: Any, exhausted: Any) -> tuple[dict[str, A
     if not (isinstance(file_path, str | os.PathLike) or hasattr(file_path, "fs")):
         raise UsageError(f"a mixture is a dict of sources or the path of a TOML file, not {shown(file_path)}")
     path = to_path(file_path)
+    with open_binary(path) as file:
+        raw = file.read(_MOST_BYTES + 1) or b""
+    if len(raw) > _MOST_BYTES:
+        raise FormatError(f"{path}: over {_MOST_BYTES >> 20} MiB; a mixture's TOML file is far smaller")
     try:
-        with open_binary(path) as file:
-            values = tomllib.loads((file.read() or b"").decode("utf-8-sig"))
+        values = tomllib.loads(raw.decode("utf-8-sig"))
     except (ValueError, RecursionError) as error:  # numbers of 5,000 digits are no TOMLDecodeError
         raise FormatError(f"{path}: not TOML: {error}") from None
     if unknown := set(values) - {"sources", "phases", "exhausted"}:

@@ -125,10 +125,7 @@ def set_up(
             return Setup(data, plan, packer, finders=finders)
     _check_rows(batch_size, world_size)
     parts = (
-        {
-            name: _with_separator(resolve(s.path, split=split, cache=cache), separator)
-            for name, s in source.sources.items()
-        }
+        {name: _part(name, s.path, separator, split=split, cache=cache) for name, s in source.sources.items()}
         if isinstance(source, Mixture)
         else {"": data}
     )
@@ -187,6 +184,14 @@ def _check_rows(batch_size: int, world_size: int) -> None:
             f"a step of {batch_size * world_size:,} rows ({world_size:,} ranks x {batch_size:,}) is more than the "
             f"{_MOST_ROWS:,} that can be counted over a run"
         )
+
+
+def _part(name: str, path: Source, separator: int | None, *, split: str, cache: CacheSettings | None) -> ShardSource:
+    """The data of a mixture's source; an error in how it is named says which source that is."""
+    try:
+        return _with_separator(resolve(path, split=split, cache=cache), separator)
+    except UsageError as error:
+        raise UsageError(f"source {name}: {error}") from None
 
 
 def _with_separator(data: ShardSource, separator: int | None) -> ShardSource:
