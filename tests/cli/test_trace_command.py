@@ -81,6 +81,25 @@ def test_documents_are_numbered_within_their_shard(tmp_path: Path, position: str
         ]
 
 
+@pytest.mark.parametrize("packing", ["concat", "best-fit", "bos-aligned"])
+def test_with_separators_behind_a_document_begins_where_the_one_before_ended(tmp_path: Path, packing: Any) -> None:
+    # 9 is the separator; the first shard is cut inside a document, the last one behind its end.
+    for k, ids in enumerate(([1, 1, 9, 2, 2], [2, 9, 3, 3, 3, 3, 9], [4, 4, 9, 5, 9])):
+        write_shard(tmp_path / f"a_train_00000{k}.bin", ids)
+    ends = {"a_train_000000.bin": [3, 5], "a_train_000001.bin": [2, 7], "a_train_000002.bin": [3, 5]}
+    for name, found in ends.items():
+        np.array(found, "<u8").tofile(tmp_path / f"{name}.index")
+    files = [{"name": n, "split": "train", "n_tokens": e[-1], "sha256": None} for n, e in ends.items()]
+    tokenizer = {"tokenizer_id": "toy", "separator_id": 9, "separator_position": "after"}
+    (tmp_path / "a_BUILD.json").write_text(json.dumps({"tokenizer": tokenizer, "files": files}))
+    loader = TrainLoader(tmp_path, batch_size=1, seq_len=3, order="sequential", packing=packing, drop_last=False)
+    rows = [row for step in range(loader.steps_per_epoch or 0) for row in trace_step(loader, step)]
+    found = {(part.shard.name[-5], part.start): part.begins for row in rows for part in row.parts}
+    begins = [("0", 0), ("0", 3), ("1", 2), ("2", 0), ("2", 3)]
+    assert {place for place, there in found.items() if there} == {place for place in begins if place in found}
+    assert len(found) > sum(found.values()) > 2
+
+
 def test_documents_without_separators_are_told_by_their_index(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

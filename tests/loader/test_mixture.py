@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 from fractions import Fraction
 from itertools import islice
@@ -313,6 +314,11 @@ def test_the_picture_needs_the_extra_and_says_so(
     pytest.importorskip("matplotlib")
     assert main([*words, "--plot", str(tmp_path / "mix.png")]) == 0
     assert (tmp_path / "mix.png").read_bytes().startswith(b"\x89PNG")
+    assert main([*words, "--plot", str(tmp_path / "mix.SVG")]) == 0
+    assert b"<svg" in (tmp_path / "mix.SVG").read_bytes()
+    for ending in ("pgf", "raw", "xyz"):  # matplotlib needs LaTeX for the first
+        assert main([*words, "--plot", str(tmp_path / f"mix.{ending}")]) == 2
+        assert "a picture's name ends in .png, .svg or .pdf" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("sources", [None, 5, b"mix.toml", [("a", "x", 1)]])
@@ -338,6 +344,26 @@ def test_steps_and_caps_beyond_every_run_are_refused_and_numpy_s_are_taken() -> 
     assert json.loads(json.dumps(given)) == json.loads(json.dumps(plain))
 
 
+def test_numbers_that_python_will_not_write_out_are_refused_in_words(tmp_path: Path) -> None:
+    huge = 10**5000
+    for source, words in ((("x", huge), {}), (("x", 1, huge), {}), (("x", 1), {"phases": [(huge, {"a": 1})]})):
+        with pytest.raises(UsageError, match="a number of thousands of digits"):
+            Mixture({"a": source}, **words)
+    for text in (f"{huge:x}".join(["0x", ""]), "1" * 5000):
+        (tmp_path / "mix.toml").write_text(f"[sources.a]\npath = 'a'\nweight = {text}\n")
+        with pytest.raises((UsageError, FormatError), match=r"mix\.toml: "):
+            Mixture(tmp_path / "mix.toml")
+    with pytest.raises(UsageError, match="seq_len has at most 40 digits, unlike a number of thousands of digits"):
+        TrainLoader("x", batch_size=1, seq_len=-huge)
+
+
+def test_caps_of_no_source_and_mixtures_of_mixtures_are_refused() -> None:
+    with pytest.raises(UsageError, match="max_epochs names 1, b; the sources are a"):
+        Mixture({"a": ("x", 1)}, max_epochs={1: 2, "b": 3})  # type: ignore[dict-item]
+    with pytest.raises(UsageError, match="source all is a mixture itself"):
+        Mixture({"all": (Mixture({"a": ("x", 1)}), 1)})
+
+
 @pytest.mark.parametrize("packing", ["concat", "best-fit", "bos-aligned"])
 def test_a_source_without_data_is_named(tmp_path: Path, packing: Any) -> None:
     sources: dict[str, Any] = {}
@@ -356,6 +382,7 @@ def test_a_source_without_data_is_named(tmp_path: Path, packing: Any) -> None:
         {"mixture_step": 10},
         {"mixture_step": 2**70},
         {"step": 2**70},
+        {"global_batch_size": 2**62 - 1},
         {"epoch": 1},
         {"fingerprint": {}},
         {"fingerprint": {"a": 5, "b": 6, "c": 7}},
@@ -366,7 +393,7 @@ def test_a_source_without_data_is_named(tmp_path: Path, packing: Any) -> None:
 def test_an_edited_state_of_a_mixture_is_refused(tmp_path: Path, change: dict[str, Any]) -> None:
     paths = make_sources(tmp_path, {"a": 101, "b": 51, "c": 61})
     loader = TrainLoader(Mixture({name: (path, 1) for name, path in paths.items()}), batch_size=2, seq_len=8)
-    next(iter(loader))
+    list(islice(loader, 2))
     state = loader.state_dict()
     for allowed in (False, True):
         with pytest.raises(ResumeError, match="not the state of a loader"):
@@ -380,12 +407,30 @@ def test_an_edited_state_of_a_mixture_is_refused(tmp_path: Path, change: dict[st
         ("phases = 5\n[sources.a]\npath = 'a'\nweight = 1\n", r"every \[\[phases\]\] has step and weights"),
         ("[sources.a]\npath = 'a'\nweight = 1\n[[phases]]\nstep = 1\nweights = 5\n", "has step and weights"),
         ("a = " + "[" * 100_000, "not TOML"),
+        ("#" * ((16 << 20) + 1), "mix.toml: over 16 MiB"),
     ],
 )
 def test_a_mixture_s_file_of_another_shape_is_refused(tmp_path: Path, text: str, words: str) -> None:
     (tmp_path / "mix.toml").write_text(text)
     with pytest.raises(FormatError, match=words):
         Mixture(tmp_path / "mix.toml")
+
+
+def test_a_source_s_name_is_told_where_its_path_is_wrong_and_moves_no_cursor_in_a_plan(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_sources(tmp_path, {"web": 201})
+    words = ["mix", "plan", str(tmp_path / "mix.toml"), "--steps", "3", "--batch-size", "4", "--seq-len", "5"]
+    for path, code in (("web_train_000000.bin", 0), ("nowhere", 2)):
+        (tmp_path / "mix.toml").write_text(f'[sources."a\\u001b[2Jb"]\npath = "{path}"\nweight = 1\n')
+        assert main(words) == code
+    out, err = capsys.readouterr()
+    assert "\n  a\\x1b[2Jb    " in out
+    assert "\x1b" not in out
+    assert re.fullmatch(r"tokenriver: source a.*b: .*nowhere: no such data set directory, manifest or shard\n", err)
+    (tmp_path / "mix.toml").write_text("[sources.all]\npath = 5\nweight = 1\n")
+    with pytest.raises(UsageError, match="source all: a source is a path"):
+        TrainLoader(Mixture(tmp_path / "mix.toml"), **OPTIONS)
 
 
 def test_a_mixture_s_file_may_begin_with_a_byte_order_mark(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import tracemalloc
 from collections import deque
 from dataclasses import replace
 from itertools import islice
@@ -405,8 +406,28 @@ def test_words_that_contradict_are_refused(tmp_path: Path) -> None:
     ):
         with pytest.raises(UsageError):
             open_loader(paths, "before", **words)
+    for words in ({"packing": "best-fit"}, {"packing": "bos-aligned", "cu_seqlens": False}, {"cu_seqlens": True}):
+        with pytest.raises(UsageError, match="more than the 2,147,483,647 inputs in which documents can be marked"):
+            open_loader(paths, "before", batch_size=2, seq_len=2**30, **words)
+    with pytest.raises(UsageError, match="a length of 2 to 2,147,483,647, not 2147483648"):
+        open_loader(paths, "before", cu_seqlens=2**31)
     with pytest.raises(UsageError, match=r"too little data: a batch needs 500 rows .* gives 50"):
         open_loader(paths, "before", packing="best-fit", batch_size=500, drop_last=True)
+
+
+@pytest.mark.parametrize("seq_len", [249, 250, 10**9])
+def test_a_row_longer_than_all_documents_takes_them_all_and_plans_no_slot_beyond_them(
+    tmp_path: Path, seq_len: int
+) -> None:
+    paths, ids = write_documents(tmp_path, [5] * 50)
+    tracemalloc.start()
+    loader = open_loader(paths, "before", packing="best-fit", order="sequential", batch_size=1, seq_len=seq_len)
+    assert loader.steps_per_epoch == 1
+    (row,) = trace_step(loader, 0)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 20 << 20
+    assert np.concatenate([part.ids for part in row.parts]).tolist() == ids.tolist()
 
 
 def test_the_trace_names_every_piece_of_a_packed_row(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tokenriver.cli.trace import ascii_controls
 from tokenriver.files import human_count
 from tokenriver.storage.paths import to_output
 
@@ -53,7 +54,7 @@ def mix_plan_command(
 
 
 def _print_plan(plan: MixPlan, asked: int) -> None:
-    names = [source.name for source in plan.total.sources]
+    names = [ascii_controls(source.name) for source in plan.total.sources]
     width = max(6, *map(len, names))
     for phase in plan.phases:
         _print_phase(f"steps {phase.start:,} to {phase.stop - 1:,}", phase, width)
@@ -68,5 +69,5 @@ def _print_phase(title: str, phase: PhasePlan, width: int) -> None:
     print(title)
     print(f"  {'source':<{width}} {'tokens':>18} {'share':>8} {'epochs':>8}")
     for source in phase.sources:
-        note = "  used up" if source.used_up else ""
-        print(f"  {source.name:<{width}} {source.tokens:>18,} {source.share:>8.2%} {source.epochs:>8.2f}{note}")
+        name, note = ascii_controls(source.name), "  used up" if source.used_up else ""
+        print(f"  {name:<{width}} {source.tokens:>18,} {source.share:>8.2%} {source.epochs:>8.2f}{note}")

@@ -10,14 +10,26 @@ from typing import Any
 
 from tokenriver.errors import UsageError
 
-__all__ = ["NO_EPOCHS", "optional_whole", "plain", "ranks", "whole"]
+__all__ = ["NO_EPOCHS", "optional_whole", "plain", "ranks", "shown", "whole"]
 
 _LOG = logging.getLogger("tokenriver.loader")
 
 _MOST_DIGITS = 40
-"""Of a rank or world size; Python itself refuses to read 5,000."""
+"""Of a number; Python itself refuses to read or write 5,000."""
+
+_SHOWN = 200
+"""Characters of a value in an error."""
 
 NO_EPOCHS = "a mixture has no epochs: give its sources max_epochs, and leave epochs out"
+
+
+def shown(value: Any) -> str:
+    """A value as an error shows it, also a number of so many digits that Python will not write it out."""
+    try:
+        text = repr(value)
+    except ValueError:
+        return "a number of thousands of digits"
+    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
 def whole(name: str, value: Any) -> int:
@@ -25,9 +37,12 @@ def whole(name: str, value: Any) -> int:
     try:
         if isinstance(value, bool):
             raise TypeError
-        return operator.index(value)
+        number = operator.index(value)
     except TypeError:
-        raise UsageError(f"{name} is a whole number, not {value!r}") from None
+        raise UsageError(f"{name} is a whole number, not {shown(value)}") from None
+    if abs(number) >= 10**_MOST_DIGITS:
+        raise UsageError(f"{name} has at most {_MOST_DIGITS} digits, unlike {shown(number)}")
+    return number
 
 
 def optional_whole(name: str, value: Any) -> int | None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tokenriver.errors import UsageError
+from tokenriver.loader.arguments import shown
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -41,7 +42,7 @@ def whole_weights(weights: Mapping[str, float]) -> dict[str, int]:
             number = float(weight)
             exact[name] = Fraction(str(weight) if 1e-30 < abs(number) < 1e30 else number)
         except (TypeError, ValueError, OverflowError, ZeroDivisionError):
-            raise UsageError(f"the weight of {name} is {weight!r}, not a number") from None
+            raise UsageError(f"the weight of {name} is {shown(weight)}; it must be a number below 10^308") from None
         if exact[name] < 0:
             raise UsageError(f"the weight of {name} is {weight}; it must be 0 or more")
     total = sum(exact.values())
@@ -269,8 +270,7 @@ class _Dealer:
         """The next row's source, which is row `row`; `later` are (first row, weights) of the phases to come."""
         best, chosen = (0, 0), -1
         for i, (credit, rate) in enumerate(zip(self.credit, self._rates, strict=True)):
-            owed = credit + rate
-            self.credit[i] = owed
+            self.credit[i] = owed = credit + rate
             if owed > 0:
                 key = (self._deadline(i, credit, rate, later, row), -owed)
                 if chosen < 0 or key < best:

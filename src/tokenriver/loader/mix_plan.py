@@ -21,6 +21,9 @@ __all__ = ["MixPlan", "PhasePlan", "SourcePlan", "draw_mixture", "plan_mixture"]
 _POINTS = 400
 """Steps at which a picture's curves are computed."""
 
+_ENDINGS = ("png", "svg", "pdf")
+"""Of a picture's name. Others that matplotlib knows need programs of their own, or are no picture to look at."""
+
 
 @dataclass(frozen=True, slots=True)
 class SourcePlan:
@@ -84,12 +87,11 @@ def draw_mixture(mixture: Mixture, path: Path, *, steps: int, **options: Any) ->
     Raises MissingDependencyError, naming the extra, without matplotlib.
     """
     try:
-        from matplotlib.backend_bases import FigureCanvasBase
         from matplotlib.figure import Figure
     except ImportError as error:
         raise MissingDependencyError("matplotlib is not installed: pip install 'tokenriver[report]'") from error
-    ending = path.suffix.removeprefix(".") or "png"
-    if ending not in FigureCanvasBase.get_supported_filetypes():
+    ending = path.suffix.removeprefix(".").lower() or "png"
+    if ending not in _ENDINGS:
         raise UsageError(f"{path}: a picture's name ends in .png, .svg or .pdf")
     loader = TrainLoader(mixture, prefetch=0, **{"rank": 0, **options})
     end = loader.plan.steps(0)

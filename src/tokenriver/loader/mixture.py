@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tokenriver.errors import FormatError, UsageError
 from tokenriver.files import open_binary
-from tokenriver.loader.arguments import plain
+from tokenriver.loader.arguments import plain, shown
 from tokenriver.loader.interleave import whole_weights
 from tokenriver.loader.state import MOST_EPOCHS
 from tokenriver.storage.paths import named_in, to_path
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 __all__ = ["Mixture", "MixtureSource"]
 
 _MOST_STEPS = 1 << 40
+_MOST_BYTES = 16 << 20
+"""Of a mixture's file: another one, or a device, must not fill the memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,17 +68,19 @@ class Mixture:
         if not given:
             raise UsageError("a mixture needs at least one source")
         if strange := [name for name in given if not isinstance(name, str) or not name]:
-            raise UsageError(f"a source's name is a text, not {strange[0]!r}")
+            raise UsageError(f"a source's name is a text, not {shown(strange[0])}")
         given = dict(sorted(given.items()))  # the same rows in whatever order they were written down
         if isinstance(max_epochs, Mapping) and (unknown := set(max_epochs) - set(given)):
-            raise UsageError(f"max_epochs names {', '.join(sorted(unknown))}; the sources are {', '.join(given)}")
+            raise UsageError(
+                f"max_epochs names {', '.join(sorted(map(str, unknown)))}; the sources are {', '.join(given)}"
+            )
         found = {name: _source(name, value, max_epochs) for name, value in given.items()}
         if exhausted not in ("continue", "stop"):
-            raise UsageError(f"exhausted is 'continue' or 'stop', not {exhausted!r}")
+            raise UsageError(f"exhausted is 'continue' or 'stop', not {shown(exhausted)}")
         phases = [_phase(phase) for phase in phases] if isinstance(phases, list | tuple) else [_phase(phases)]
         steps = [step for step, _ in phases]
         if any(type(step) is not int or not 1 <= step < _MOST_STEPS for step in steps) or steps != sorted(set(steps)):
-            raise UsageError(f"phases begin at ascending steps of 1 or more, below 2^40, not {steps}")
+            raise UsageError(f"phases begin at ascending steps of 1 or more, below 2^40, not {shown(steps)}")
         for step, weights in phases:
             if unknown := set(weights) - set(found):
                 listed = ", ".join(sorted(map(str, unknown)))
@@ -106,7 +110,7 @@ class Mixture:
 def _phase(phase: Any) -> tuple[Any, Mapping[str, float]]:
     if isinstance(phase, list | tuple) and len(phase) == 2 and isinstance(phase[1], Mapping):
         return plain(phase[0]), phase[1]
-    raise UsageError(f"phases are a list of (step, weights), not {phase!r}")
+    raise UsageError(f"phases are a list of (step, weights), not {shown(phase)}")
 
 
 def _source(name: str, value: Any, max_epochs: int | Mapping[str, int | None] | None) -> MixtureSource:
@@ -120,17 +124,21 @@ def _source(name: str, value: Any, max_epochs: int | Mapping[str, int | None] | 
     elif isinstance(value, tuple | list) and len(value) in (2, 3):
         source = MixtureSource(*value)
     else:
-        raise UsageError(f"source {name} is (path, weight) or a dict with path and weight, not {value!r}")
+        raise UsageError(f"source {name} is (path, weight) or a dict with path and weight, not {shown(value)}")
     if source.max_epochs is None and max_epochs is not None:
         cap = max_epochs.get(name) if isinstance(max_epochs, Mapping) else max_epochs
         source = MixtureSource(source.path, source.weight, cap)
+    if isinstance(source.path, Mixture):
+        raise UsageError(
+            f"source {name} is a mixture itself; name its data sets here, each with its part of the weight"
+        )
     source = MixtureSource(source.path, source.weight, plain(source.max_epochs))
     if source.max_epochs is not None and (
         type(source.max_epochs) is not int or not 1 <= source.max_epochs <= MOST_EPOCHS
     ):
         raise UsageError(
             f"max_epochs of {name} is at least 1 and at most {MOST_EPOCHS:,}, or None for no limit, "
-            f"not {source.max_epochs!r}"
+            f"not {shown(source.max_epochs)}"
         )
     return source
 
@@ -138,12 +146,15 @@ def _source(name: str, value: Any, max_epochs: int | Mapping[str, int | None] | 
 def _read_toml(file_path: Any, phases: Any, exhausted: Any) -> tuple[dict[str, Any], Any, Any]:
     """Sources, phases and what happens at a cap; data set paths are relative to the file."""
     if not (isinstance(file_path, str | os.PathLike) or hasattr(file_path, "fs")):
-        raise UsageError(f"a mixture is a dict of sources or the path of a TOML file, not {file_path!r}")
+        raise UsageError(f"a mixture is a dict of sources or the path of a TOML file, not {shown(file_path)}")
     path = to_path(file_path)
+    with open_binary(path) as file:
+        raw = file.read(_MOST_BYTES + 1) or b""
+    if len(raw) > _MOST_BYTES:
+        raise FormatError(f"{path}: over {_MOST_BYTES >> 20} MiB; a mixture's TOML file is far smaller")
     try:
-        with open_binary(path) as file:
-            values = tomllib.loads((file.read() or b"").decode("utf-8-sig"))
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        values = tomllib.loads(raw.decode("utf-8-sig"))
+    except (ValueError, RecursionError) as error:  # numbers of 5,000 digits are no TOMLDecodeError
         raise FormatError(f"{path}: not TOML: {error}") from None
     if unknown := set(values) - {"sources", "phases", "exhausted"}:
         raise FormatError(f"{path}: knows sources, phases and exhausted, not {', '.join(sorted(unknown))}")

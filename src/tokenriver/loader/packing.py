@@ -52,12 +52,11 @@ def best_fit_rows(lengths: NDArray[np.int64], *, seq_len: int) -> WindowRows:
     is a target. A row stands where its opening document stands in the order. `lengths` int64 [n], each at least 1.
     """
     _keep_freed_memory()
-    room = seq_len + 1
+    room = _room(lengths, seq_len)
     long = np.flatnonzero(lengths > room)
     short = np.flatnonzero(lengths <= room)
     n_full, rest, tail, head, opened, counts = _cut(lengths, long, room)
-    n_bits = len(lengths).bit_length()
-    missing = room - lengths[short]
+    n_bits, missing = len(lengths).bit_length(), room - lengths[short]
     if room.bit_length() + n_bits < 32:
         missing = missing.astype(np.int32)  # sorts in half the time
     by_length = _joined_sort(missing, short, n_bits, own=True)
@@ -70,8 +69,7 @@ def best_fit_rows(lengths: NDArray[np.int64], *, seq_len: int) -> WindowRows:
     opener[: len(tail)] = long[tail]
     opener[bins[fresh]] = by_length[(np.cumsum(repeats) - repeats)[fresh]]
     # Rows of a shared row's second document follow it, so they stand where the first document stands.
-    leader = long.copy()
-    has_head = head >= 0
+    leader, has_head = long.copy(), head >= 0
     leader[head[has_head]] = long[tail[has_head]]
     is_head = np.zeros(len(long), np.bool_)
     is_head[head[has_head]] = True
@@ -126,10 +124,15 @@ def _ranks(keys: NDArray[np.int64]) -> NDArray[np.int64]:
 
 def count_best_fit_rows(lengths: NDArray[np.int64], *, seq_len: int) -> int:
     """How many rows `best_fit_rows` would make, in a fifth of its time."""
-    room = seq_len + 1
+    room = _room(lengths, seq_len)
     n_full, _, _, _, opened, counts = _cut(lengths, np.flatnonzero(lengths > room), room)
     _, n_new = pack_equal_lengths(counts, room, opened=np.bincount(opened, minlength=room + 1).tolist())
     return int(n_full.sum()) + len(opened) + n_new
+
+
+def _room(lengths: NDArray[np.int64], seq_len: int) -> int:
+    """Slots of a row, or where one row takes all documents as many as they need: time and memory grow with it."""
+    return min(seq_len + 1, max(2, int(lengths.sum())))
 
 
 def _keep_freed_memory() -> None:
@@ -189,9 +192,8 @@ def _pair_rests(rest: NDArray[np.int64], room: int) -> tuple[NDArray[np.int64], 
     head[found] = small[choice[found]]
     left = np.delete(small, choice[found])
     even = left[: len(left) // 2 * 2].reshape(-1, 2)
-    tails = [big, even[:, 0], left[len(even) * 2 :]]
-    heads = [head, even[:, 1], np.full(len(left) % 2, -1, np.int64)]
-    tail, head = np.concatenate(tails), np.concatenate(heads)
+    tail = np.concatenate([big, even[:, 0], left[len(even) * 2 :]])
+    head = np.concatenate([head, even[:, 1], np.full(len(left) % 2, -1, np.int64)])
     # The earlier document of a pair goes first, so that rows stay near their documents' places.
     swap = (head >= 0) & (head < tail)
     return np.where(swap, head, tail), np.where(swap, tail, head)

@@ -32,6 +32,9 @@ __all__ = ["Packer", "Setup", "set_up"]
 _MOST_ROWS = 1 << 22
 """Rows of a step: with the most steps of a run (2^40) their number still fits into 62 bits."""
 
+_MOST_INPUTS = (1 << 31) - 1
+"""Inputs of a rank's batch whose documents are marked: cu_seqlens are int32."""
+
 
 @dataclass(frozen=True, slots=True)
 class Packer:
@@ -49,8 +52,8 @@ class Packer:
             raise UsageError("max_doc_len and window belong to packing='bos-aligned' and 'best-fit'")
         if self.max_doc_len is not None and (self.packing != "bos-aligned" or not 1 <= self.max_doc_len < 2**63):
             raise UsageError(f"max_doc_len is for packing='bos-aligned' and at least 1, not {self.max_doc_len}")
-        if not isinstance(self.cu_seqlens, bool | None) and (type(self.cu_seqlens) is not int or self.cu_seqlens < 2):
-            raise UsageError(f"cu_seqlens is True, False or a length of at least 2, not {self.cu_seqlens!r}")
+        if not isinstance(self.cu_seqlens, bool | None) and not 2 <= self.cu_seqlens <= _MOST_INPUTS:
+            raise UsageError(f"cu_seqlens is True, False or a length of 2 to {_MOST_INPUTS:,}, not {self.cu_seqlens}")
 
     @property
     def marks(self) -> bool:
@@ -107,6 +110,11 @@ def set_up(
     if order == "block-shuffled" and (isinstance(source, Mixture) or packer.packing != "concat"):
         what = "a mixture" if isinstance(source, Mixture) else f"packing={packer.packing!r}"
         raise UsageError(f"order='block-shuffled' is for the flat stream of one data set; {what} takes 'shuffled'")
+    if (packer.marks or packer.packing != "concat") and batch_size * seq_len > _MOST_INPUTS:
+        raise UsageError(
+            f"a batch of {batch_size:,} rows x {seq_len:,} targets is more than the {_MOST_INPUTS:,} inputs in which "
+            "documents can be marked (cu_seqlens are int32); take fewer rows, or shorter ones"
+        )
     shape: dict[str, Any] = {"seq_len": seq_len, "order": order, "seed": seed}
     deal: dict[str, Any] = {**shape, "batch_size": batch_size, "world_size": world_size, "rank": rank}
     if not isinstance(source, Mixture):
@@ -117,10 +125,7 @@ def set_up(
             return Setup(data, plan, packer, finders=finders)
     _check_rows(batch_size, world_size)
     parts = (
-        {
-            name: _with_separator(resolve(s.path, split=split, cache=cache), separator)
-            for name, s in source.sources.items()
-        }
+        {name: _part(name, s.path, separator, split=split, cache=cache) for name, s in source.sources.items()}
         if isinstance(source, Mixture)
         else {"": data}
     )
@@ -179,6 +184,14 @@ def _check_rows(batch_size: int, world_size: int) -> None:
             f"a step of {batch_size * world_size:,} rows ({world_size:,} ranks x {batch_size:,}) is more than the "
             f"{_MOST_ROWS:,} that can be counted over a run"
         )
+
+
+def _part(name: str, path: Source, separator: int | None, *, split: str, cache: CacheSettings | None) -> ShardSource:
+    """The data of a mixture's source; an error in how it is named says which source that is."""
+    try:
+        return _with_separator(resolve(path, split=split, cache=cache), separator)
+    except UsageError as error:
+        raise UsageError(f"source {name}: {error}") from None
 
 
 def _with_separator(data: ShardSource, separator: int | None) -> ShardSource:

@@ -117,6 +117,11 @@ def _check_shape(state: Mapping[str, Any]) -> None:
         if not good:
             kind = "a text" if name in _TEXT else "a whole number of 0 or more"
             raise ResumeError(f"not the state of a loader: {name} is {value!r}, expected {kind}")
+    if state["step"] * state["global_batch_size"] >= 2**62:
+        raise ResumeError(
+            f"not the state of a loader: step is {state['step']} of {state['global_batch_size']} rows each, which are "
+            "more than any run counts (2^62)"
+        )
 
 
 def _check_optional(state: Mapping[str, Any]) -> None:

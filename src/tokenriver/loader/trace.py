@@ -166,13 +166,20 @@ def _documents(
     number = seen - 1 if before else seen
     parts = []
     for k, (a, b) in enumerate(pairwise(borders)):
-        begins = a in cuts or (not before and span.start + a == 0)
+        begins = a in cuts or (not before and not a and _opens(loader, first + span.start, separator))
         if before:
             number += begins
         elif k:
             number += 1
         parts.append(DocumentPart(path, span.start + a, span.start + b, number, bool(begins), ids[a:b]))
     return parts
+
+
+def _opens(loader: TrainLoader, at: int, separator: Separator) -> bool:
+    """Whether a document begins at a token of the stream, which separators behind documents show one token before."""
+    previous = np.empty(min(at, 1), loader.reader.dtype)
+    loader.reader.read(at - len(previous), previous)
+    return all(previous == separator.id)
 
 
 def _indexed_documents(span: Span, ids: NDArray[Any], ends: NDArray[np.int64] | None) -> list[DocumentPart]:
