@@ -6,10 +6,10 @@ import errno
 import hashlib
 import os
 import stat
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import IO, TYPE_CHECKING
 
-from tokenriver.storage.paths import is_remote, scheme_of
+from tokenriver.storage.paths import is_remote, no_folder, scheme_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,6 +32,7 @@ __all__ = [
     "refuse_what_is_no_file",
     "remove_file",
     "sha256_file",
+    "sole_writer",
 ]
 
 PART_SUFFIX = ".part"
@@ -55,10 +56,10 @@ def naming(path: Path) -> Iterator[None]:
 def atomic_write(path: Path) -> Iterator[IO[bytes]]:
     """Open a binary file that appears under its name only when it is whole and on disk.
 
-    Written as `<name>.part` in the same directory, then fsync, rename, fsync of the directory.
-    On any error the part is removed and the error goes on; an older file of that name stays as it was. Behind a URL the
-    object is uploaded when it is whole. OSError where a folder, a device or a pipe has the name: the rename would
-    replace it.
+    Written as `<name>.part` in the same directory, then fsync, rename, fsync of the directory. Of several processes and
+    threads that write one file each waits for the one before it. On any error the part is removed and the error goes
+    on; an older file of that name stays as it was. Behind a URL the object is uploaded when it is whole. OSError where
+    a folder, a device or a pipe has the name: the rename would replace it.
     """
     if is_remote(path):
         from tokenriver.storage.uploading import whole_object
@@ -69,17 +70,59 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
     refuse_what_is_no_file(path)
     part = path.with_name(path.name + PART_SUFFIX)
     try:
-        with naming(part), open(part, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-    except BaseException as error:
-        _remove_part(part)
-        if isinstance(error, OSError) and error.filename == str(part):
+        with sole_writer(part):
+            try:
+                with naming(part), open(part, "wb") as file:
+                    yield file
+                    file.flush()
+                    os.fsync(file.fileno())
+                part.replace(path)
+            except BaseException:
+                part.unlink(missing_ok=True)
+                raise
+    except OSError as error:
+        if error.filename == str(part):
             raise _at_its_place(error, path) from error
         raise
     fsync_directory(path.parent)
+
+
+@contextmanager
+def sole_writer(part: Path) -> Iterator[None]:
+    """Create a part and hold it until it has its name or is gone; who else wants to write it waits for that.
+
+    What a killed process left there is held like a new one, unless it is another file too (a hard link), or none:
+    that is let go of. Where there are no such locks (Windows, some network file systems) nothing is held.
+    """
+    if os.name == "nt":
+        yield
+        return
+    handle = _hold(part)
+    try:
+        yield
+    finally:
+        os.close(handle)
+
+
+def _hold(part: Path) -> int:
+    """A descriptor that has the lock of the file that has this name."""
+    import fcntl
+
+    while True:
+        handle = os.open(str(part), os.O_RDWR | os.O_CREAT, 0o666)
+        try:
+            with suppress(OSError):
+                fcntl.flock(handle, fcntl.LOCK_EX)
+            ours = os.fstat(handle)
+            with suppress(FileNotFoundError):  # who was before us has given it its name, or removed it
+                if os.path.samestat(ours, part.stat()):
+                    if ours.st_nlink <= 1 and stat.S_ISREG(ours.st_mode):
+                        return handle
+                    part.unlink()
+        except BaseException:
+            os.close(handle)
+            raise
+        os.close(handle)
 
 
 def refuse_what_is_no_file(path: Path) -> None:
@@ -90,19 +133,12 @@ def refuse_what_is_no_file(path: Path) -> None:
         raise OSError(errno.EINVAL, "a device or a pipe, where a file is to be written; name a file", str(path))
 
 
-def _remove_part(part: Path) -> None:
-    """Remove what was written; where nothing could be (no folder, not ours, a read-only disk), nothing is there."""
-    try:
-        part.unlink(missing_ok=True)
-    except OSError:
-        if os.path.lexists(part):
-            raise
-
-
 def _at_its_place(error: OSError, path: Path) -> OSError:
     """An error of the part as one of the file that was asked for, saying what is in the way."""
     if isinstance(error, FileNotFoundError) and not path.parent.exists():
         return FileNotFoundError(errno.ENOENT, f"there is no folder {path.parent} to write it in", str(path))
+    if isinstance(error, NotADirectoryError) and (found := no_folder(path.parent)) is not None:
+        return NotADirectoryError(errno.ENOTDIR, f"{found} is no folder to write it in", str(path))
     return type(error)(error.errno, error.strerror, str(path))
 
 

@@ -62,6 +62,17 @@ def test_an_export_trains_its_model_and_every_document_decodes_back(tmp_path: Pa
     assert not list((root / "tokenizers").glob("_*")), "no notes are left"
 
 
+def test_documents_that_are_there_in_a_file_of_their_own_stay_it(tmp_path: Path) -> None:
+    root, docs = tmp_path / "export", golf_roots.write_documents(tmp_path / "docs" / "docs_selected.jsonl")
+    root.mkdir()
+    shutil.copy(docs, root)
+    (root / "docs_selected.jsonl.part").hardlink_to(docs)  # of a process that was killed, or is at it
+    before = (root / "docs_selected.jsonl").stat().st_ino
+    golf_roots.make_root(tmp_path)
+    assert (root / "docs_selected.jsonl").stat().st_ino == before
+    assert docs.read_bytes() == (root / "docs_selected.jsonl").read_bytes()
+
+
 def test_the_vocab_file_is_sentencepieces_own(tmp_path: Path) -> None:
     texts = golf_roots.WORDS * 40
     sentencepiece.SentencePieceTrainer.train(

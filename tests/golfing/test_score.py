@@ -15,6 +15,7 @@ import golf_roots
 import numpy as np
 import pytest
 import torch
+from upath import UPath
 
 import tokenriver
 from tokenriver.bpb.golf import bpb_of, eval_bpb
@@ -51,6 +52,20 @@ def words(root: Path) -> dict[str, Any]:
 
 def hash_loss(x: Any, y: Any) -> float:
     return 1.5 + ((31 * int(x.sum()) + int(y.sum())) % 1000) / 1000
+
+
+@pytest.mark.parametrize("name", ["set [1]", "s*t", "w?"])
+def test_a_folder_s_name_is_no_pattern(root: Path, tmp_path: Path, name: str) -> None:
+    shards = sorted((root / "datasets/fineweb10B_sp300").glob("fineweb_val_*.bin"))
+    for folder in (tmp_path / name, UPath(f"memory://score/{name}")):
+        folder.mkdir(parents=True)
+        for shard in shards:
+            (folder / shard.name).write_bytes(shard.read_bytes())
+        there = {**words(root), "val": str(folder)}
+        assert score_golf(hash_loss, **there) == score_golf(hash_loss, **words(root))
+        one = str(folder / shards[0].name)
+        assert load_validation_tokens(one, 32).tolist() == load_validation_tokens(str(shards[0]), 32).tolist()
+    UPath("memory://score").rmdir(recursive=True)
 
 
 def test_a_constant_loss_gives_bits_by_hand(root: Path) -> None:

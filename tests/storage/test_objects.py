@@ -10,6 +10,7 @@ from s3_server import Fault
 from tokenriver.errors import StorageError
 from tokenriver.storage import uploading
 from tokenriver.storage.objects import below, find_object, glob_objects, remove_objects
+from tokenriver.storage.seeking import open_url
 from tokenriver.storage.uploading import abort_uploads, upload_bytes, upload_whole, whole_object
 
 if TYPE_CHECKING:
@@ -97,6 +98,14 @@ def test_a_refused_upload_leaves_the_old_object(impatient: Bucket) -> None:
     with pytest.raises(PermissionError, match="the store refuses access"):
         upload_bytes(b"new", f"{impatient.url}/a.bin")
     assert impatient.get("a.bin") == b"old"
+
+
+def test_why_an_object_cannot_be_opened_is_said_once(impatient: Bucket) -> None:
+    impatient.put("a.bin", b"old")
+    impatient.server.fail("a.bin", Fault(status=403), method="HEAD", always=True)
+    with pytest.raises(PermissionError, match="the store refuses access") as caught:
+        open_url(f"{impatient.url}/a.bin")
+    assert str(caught.value).count("check the credentials") == 1
 
 
 def test_an_upload_goes_through_what_passes(s3: Bucket) -> None:

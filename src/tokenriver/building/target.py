@@ -32,7 +32,7 @@ from tokenriver.shards.layouts import (
 )
 from tokenriver.shards.layouts import record_prefix as prefix_of
 from tokenriver.storage.directory import RemoteDirectory, staging_directory
-from tokenriver.storage.paths import is_remote, to_path
+from tokenriver.storage.paths import is_remote, to_folder, to_path
 from tokenriver.storage.uploading import abort_left_over
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class Target:
     ) -> Target:
         """The target of a directory, or of one behind a URL with its staging directory below `staging`."""
         if not is_remote(directory):
-            return cls(directory, layout, dataset)
+            return cls(to_folder(directory, option="--out"), layout, dataset)
         remote = RemoteDirectory.for_writing(str(directory))
         return cls(staging_directory(remote.url, staging), layout, dataset, remote)
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tokenriver.errors import UsageError
-from tokenriver.storage.paths import local_path, word_of
+from tokenriver.storage.paths import local_path, no_folder, word_of
 
 __all__ = ["CacheSettings", "cache_settings", "parse_bytes"]
 
@@ -39,8 +39,8 @@ def cache_settings(
     else:
         home = os.environ.get("XDG_CACHE_HOME")
         root = (Path(home) if home else Path.home() / ".cache") / "tokenriver" / "shards"
-    if root.exists() and not root.is_dir():
-        raise UsageError(f"the cache is a directory, and {root} is none; name another by cache_dir")
+    if (found := no_folder(root.absolute())) is not None:
+        raise UsageError(f"the cache is a directory, and {found} is none; name another by cache_dir")
     limit = os.environ.get("TOKENRIVER_CACHE_LIMIT") or None if cache_limit is None else cache_limit
     return CacheSettings(root.absolute(), None if limit is None else parse_bytes(limit, what="cache_limit"))
 

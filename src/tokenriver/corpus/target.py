@@ -20,7 +20,7 @@ from tokenriver.files import PART_SUFFIX, file_exists, fsync_directory
 from tokenriver.resuming.lock import locked
 from tokenriver.resuming.swap import Swap
 from tokenriver.storage.directory import RemoteDirectory, staging_directory
-from tokenriver.storage.paths import is_remote, last_name, shown, to_path
+from tokenriver.storage.paths import is_remote, last_name, shown, to_folder
 from tokenriver.storage.uploading import abort_left_over
 
 if TYPE_CHECKING:
@@ -54,12 +54,10 @@ class CorpusTarget:
     @classmethod
     def at(cls, out: str | os.PathLike[str], *, staging: str | os.PathLike[str] | None = None) -> CorpusTarget:
         """The target of `--out`. UsageError for what nothing can be written to."""
-        where = to_path(out)
+        where = to_folder(out, option="--out")
         if is_remote(where):
             remote = RemoteDirectory.for_writing(str(where))
             return cls(where, staging_directory(remote.url, staging), remote)
-        if where.exists() and not where.is_dir():
-            raise UsageError(f"{where}: not a directory; name one with --out")
         return cls(where, where, None)
 
     @property

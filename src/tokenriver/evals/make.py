@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from dataclasses import asdict, dataclass
+from hashlib import sha256
 from typing import TYPE_CHECKING, Any, Literal
 
 import tokenriver
@@ -12,8 +13,8 @@ from tokenriver.errors import CorpusError, UsageError
 from tokenriver.evals.encode import Boundary, encode_questions
 from tokenriver.evals.sources import Located, read_task
 from tokenriver.evals.tasks import BadRecordError, Question, Rendering
-from tokenriver.evals.write import choose_version, write_eval_file
-from tokenriver.files import atomic_write, is_same_file, sha256_file
+from tokenriver.evals.write import choose_version, render_eval_file
+from tokenriver.files import atomic_write, is_same_file
 from tokenriver.storage.paths import is_unicode, to_output, to_path
 
 if TYPE_CHECKING:
@@ -86,7 +87,7 @@ def make_eval_file(
     if not examples:
         raise CorpusError(f"{source}: no example in it ({_listed(skipped) or 'no records'})")
     chosen = choose_version(examples, vocab_size=tokenizer.vocab_size) if version == "auto" else version
-    write_eval_file(out, examples, version=chosen, vocab_size=tokenizer.vocab_size)
+    rendered = render_eval_file(examples, version=chosen, vocab_size=tokenizer.vocab_size)
     summary = EvalSummary(
         out,
         record_path(out),
@@ -99,7 +100,11 @@ def make_eval_file(
     settings: dict[str, Any] = {"task": task, "rendering": rendering, "boundary": boundary, "shots": shots}
     if origin is not None:
         settings["origin"] = origin
-    _write_record(summary, settings, tokenizer, [asdict(i) for i in inputs])
+    record = _record(summary, settings, tokenizer, [asdict(i) for i in inputs], sha256=sha256(rendered).hexdigest())
+    # The record's part is held for both, so that of two processes that make one file neither gets the other's record.
+    with atomic_write(summary.record) as record_file, atomic_write(out) as file:
+        file.write(rendered)
+        record_file.write(record)
     return summary
 
 
@@ -126,15 +131,15 @@ def _listed(counts: Counter[str]) -> str:
     return ", ".join(f"{n:,} {kind}" for kind, n in sorted(counts.items()))
 
 
-def _write_record(
-    summary: EvalSummary, settings: dict[str, Any], tokenizer: Tokenizer, inputs: list[dict[str, Any]]
-) -> None:
+def _record(
+    summary: EvalSummary, settings: dict[str, Any], tokenizer: Tokenizer, inputs: list[dict[str, Any]], *, sha256: str
+) -> bytes:
     """Every fact that the file's bytes follow from; nothing of the clock or the machine."""
     record = {
         "tool": "tokenriver",
         "tool_version": tokenriver.__version__,
         **settings,
-        "file": {"name": summary.path.name, "version": summary.version, "sha256": sha256_file(summary.path)},
+        "file": {"name": summary.path.name, "version": summary.version, "sha256": sha256},
         "examples": summary.examples,
         "tokens": summary.tokens,
         "skipped": summary.skipped,
@@ -148,5 +153,4 @@ def _write_record(
         },
         "inputs": inputs,
     }
-    with atomic_write(summary.record) as file:
-        file.write((json.dumps(record, indent=2, ensure_ascii=False) + "\n").encode())
+    return (json.dumps(record, indent=2, ensure_ascii=False) + "\n").encode()

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from tokenriver.errors import CorpusError, IntegrityError, UsageError
-from tokenriver.files import PART_SUFFIX, atomic_write, sha256_file
+from tokenriver.files import atomic_write, sha256_file
 from tokenriver.hub.crew import fetch_files
 from tokenriver.hub.names import below
 from tokenriver.hub.repository import open_repository
@@ -60,9 +60,10 @@ def place_documents(docs: Path, root: Path) -> Path:
         raise IntegrityError(
             f"{root / GOLF_DOCS}: other documents than {docs} are there; give another --output-root, or remove them"
         )
-    for source, target in ((docs, root / GOLF_DOCS), (sidecar, root / GOLF_SIDECAR)):
-        if source.exists() and not (target.exists() and target.samefile(source)):
-            _link_or_copy(source, target)
+    if not (root / GOLF_DOCS).exists():
+        _link_or_copy(docs, root / GOLF_DOCS)
+    if sidecar.exists() and not ((root / GOLF_SIDECAR).exists() and _is_same(sidecar, root / GOLF_SIDECAR)):
+        _link_or_copy(sidecar, root / GOLF_SIDECAR)
     return root / GOLF_DOCS
 
 
@@ -92,15 +93,11 @@ def _is_same(docs: Path, there: Path) -> bool:
 
 
 def _link_or_copy(source: Path, target: Path) -> None:
-    part = target.with_name(target.name + PART_SUFFIX)
-    part.unlink(missing_ok=True)
     try:
-        os.link(source.resolve(), part)
-    except OSError:  # another file system, or one without hard links
+        os.link(source.resolve(), target)
+    except OSError:  # another file system, one without hard links, or a file that is replaced
         with atomic_write(target) as file, open(source, "rb") as documents:
             shutil.copyfileobj(documents, file, _READ_BYTES)
-        return
-    part.replace(target)
 
 
 def fetch_documents(source: GolfSource, root: Path, *, progress: TransferSink | None = None) -> Path:

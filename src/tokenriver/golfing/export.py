@@ -26,7 +26,7 @@ from tokenriver.shards.layouts import BUILD_RECORD, GOLF_NAME
 from tokenriver.shards.reader import read_header
 from tokenriver.shards.record import BuildRecord, read_record
 from tokenriver.storage.directory import RemoteDirectory, staging_directory
-from tokenriver.storage.paths import is_remote, to_path
+from tokenriver.storage.paths import is_remote, to_folder, to_path
 from tokenriver.storage.uploading import upload_whole
 
 if TYPE_CHECKING:
@@ -141,7 +141,7 @@ def export_golf(
     if tokenizer_train_docs is not None and tokenizer_train_docs < 1:
         raise UsageError(f"--tokenizer-train-docs is {tokenizer_train_docs}; it must be 1 or more")
     workers = _workers(workers, os.environ)
-    out = to_path(output_root)
+    out = to_folder(output_root, option="--output-root")
     root = staging_directory(RemoteDirectory.for_writing(str(out)).url) if is_remote(out) else out
     specs = read_specs(
         to_path(tokenizer_config),

@@ -27,7 +27,7 @@ from tokenriver.shards.golf_manifest import (
 from tokenriver.shards.layouts import BUILD_RECORD, CORPUS_RECORD, GOLF_NAME
 from tokenriver.shards.manifest import read_limited
 from tokenriver.shards.reader import read_headers
-from tokenriver.storage.paths import to_path
+from tokenriver.storage.paths import to_folder
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -151,7 +151,7 @@ def fetch_golf(
     if train_shards is not None and train_shards < 0:
         raise UsageError(f"--train-shards is {train_shards}; it must be 0 or more")
     source = GolfSource.chosen(repo_id, remote_root, revision=revision)
-    folder = to_path(root)
+    folder = to_folder(root, option="--root")
     with open_landing(folder) as landing:
         repository = open_repository(source.repo_id, revision=source.revision)
         fetch = _Fetch(repository, landing, connections, progress)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from tokenriver.bpb.golf import bpb_of, eval_bpb
 from tokenriver.errors import MissingDependencyError, UsageError
 from tokenriver.golf import load_validation_tokens
+from tokenriver.storage.objects import below
 from tokenriver.storage.paths import is_remote, to_path
 from tokenriver.tokenizers.load import load_tokenizer
 
@@ -86,10 +87,10 @@ def made_with(val: str | os.PathLike[str]) -> str | None:
 def _val_shards(val: str | os.PathLike[str]) -> str:
     path = to_path(val)
     if is_remote(path):
-        is_folder = not glob.has_magic(str(path)) and not path.name.endswith(".bin")
+        is_folder = not path.name.endswith(".bin") and (not glob.has_magic(str(path)) or bool(below(str(path))))
     else:
         is_folder = path.is_dir()
-    return f"{path}/fineweb_val_*.bin" if is_folder else str(path)
+    return f"{glob.escape(str(path))}/fineweb_val_*.bin" if is_folder else str(path)
 
 
 def _ranks() -> tuple[int, int]:

@@ -25,7 +25,7 @@ from tokenriver.resuming.lock import locked
 from tokenriver.shards.golf_manifest import GOLF_DOCS, GOLF_SIDECAR
 from tokenriver.shards.manifest import render_json
 from tokenriver.storage.directory import RemoteDirectory, staging_directory
-from tokenriver.storage.paths import is_remote, to_output, to_path
+from tokenriver.storage.paths import is_remote, to_folder, to_path
 from tokenriver.storage.uploading import upload_whole
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def select_golf(
     expect_bytes(progress, sources, times=2)
     if any(source.stream is not None for source in sources):
         raise UsageError("the inputs are read twice, so standard input (-) cannot be one of them; give a file")
-    folder = to_output(out)
+    folder = to_folder(out, option="--out")
     room = _room(sources, folder, staging)
     with ExitStack() as stack:
         stack.enter_context(_locked(room, folder))

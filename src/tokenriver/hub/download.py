@@ -21,7 +21,7 @@ from tokenriver.hub.transfer import FetchJob, locked
 from tokenriver.shards.index import index_path
 from tokenriver.shards.manifest import parse_manifest, read_limited
 from tokenriver.shards.record import parse_record
-from tokenriver.storage.paths import is_remote, to_path
+from tokenriver.storage.paths import is_remote, to_folder
 from tokenriver.storage.uploading import upload_bytes
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def download(
     check_connections(connections)
     if shards is not None and shards < 0:
         raise UsageError(f"--shards is {shards}; it must be 0 or more")
-    folder = to_path(out)
+    folder = to_folder(out, option="--out")
     fetched = 0
     with open_landing(folder) as landing:
         repository = open_repository(repo_id, revision=revision)

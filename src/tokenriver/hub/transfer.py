@@ -16,11 +16,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import filelock
 
-from tokenriver.errors import FormatError, HubError, IntegrityError, TokenRiverError
+from tokenriver.errors import FormatError, HubError, IntegrityError
 from tokenriver.files import PART_SUFFIX, fsync_directory, naming
-from tokenriver.hub.checks import Digest, Expected
-from tokenriver.hub.client import raise_for_status
-from tokenriver.hub.repository import explained
+from tokenriver.hub.body import Body, forget_part
 from tokenriver.shards.header import HEADER_BYTES, parse_header
 from tokenriver.shards.manifest import MAX_JSON_BYTES, read_limited
 
@@ -28,12 +26,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from contextlib import AbstractContextManager
 
+    from tokenriver.hub.checks import Expected
     from tokenriver.hub.repository import Repository
 
 __all__ = ["FetchJob", "Remote", "TransferSink", "fetch_bytes", "fetch_file", "locked"]
-
-_BROKEN_BODIES = 5
-"""Connections in a row that may end without one new byte before the transfer is given up."""
 
 _WRONG_BODIES = 2
 """Whole bodies with a wrong hash before the file is given up: the second is asked for anew from its first byte."""
@@ -92,11 +88,11 @@ def fetch_file(repository: Remote, job: FetchJob, *, progress: TransferSink | No
         return False
     with naming(job.path), locked(job.path):
         if _is_whole(job):
-            part.unlink(missing_ok=True)  # of a process that was killed
+            forget_part(part)  # of a process that was killed
             report(total)
             return False
-        if part.is_symlink():
-            part.unlink()
+        if part.is_symlink() or (part.exists() and part.stat().st_nlink > 1):
+            part.unlink()  # what is written here is not that file's: it may be the cache's, from a run that was killed
         cached = repository.cached(job.name)
         if cached is None or not _take_from_cache(cached, job, part):
             if repository.offline:
@@ -104,6 +100,7 @@ def fetch_file(repository: Remote, job: FetchJob, *, progress: TransferSink | No
             _download(repository, job, part, report)
         _check_shard(part, job)
         part.replace(job.path)
+        forget_part(part)
         fsync_directory(job.path.parent)
     report(total)
     return True
@@ -166,114 +163,23 @@ def _download(repository: Remote, job: FetchJob, part: Path, report: Callable[[i
     """Fill the part until its hash is right."""
     problem: str | None = None
     for _ in range(_WRONG_BODIES + part.exists()):  # what an earlier run left may be of another file
-        body = _Body(part, job.expected)
+        body = Body(part, job.expected)
         try:
             body.fill(repository, job.name, report)
             problem = body.problem()
         except BaseException as error:
             if isinstance(error, IntegrityError) or not body.n_bytes:
-                part.unlink()
+                forget_part(part)
             raise
         finally:
             body.close()
         if problem is None:
             return
-        part.unlink()
+        forget_part(part)
     raise IntegrityError(
         f"{job.path}: {repository.server}'s copy arrived {_WRONG_BODIES} times with {problem}; it was not kept: "
         f"try again later, or tell the owner of {repository}"
     )
-
-
-class _Body:
-    """The part of a file: how much of it is there, and the hash of that much."""
-
-    def __init__(self, part: Path, expected: Expected) -> None:
-        self._expected = expected
-        self._file = open(part, "r+b" if part.exists() else "w+b", buffering=0)  # noqa: SIM115
-        self._digest = Digest(expected)
-        self.n_bytes = os.fstat(self._file.fileno()).st_size
-        if expected.n_bytes is not None and self.n_bytes > expected.n_bytes:
-            self.empty()
-        else:
-            self._digest.update_from(part)
-            self._file.seek(self.n_bytes)
-
-    def fill(self, repository: Remote, name: str, report: Callable[[int], None]) -> None:
-        """Ask for what is missing until it is there; HubError when the connection keeps breaking."""
-        idle = 0
-        while self._expected.n_bytes is None or self.n_bytes < self._expected.n_bytes:
-            before = self.n_bytes
-            failure = self._ask(repository, name, report)
-            if failure is None and (self._expected.n_bytes is None or self.n_bytes >= self._expected.n_bytes):
-                break
-            idle = idle + 1 if self.n_bytes <= before else 0
-            if idle >= _BROKEN_BODIES:
-                raise HubError(
-                    f"{name}: the connection broke off {idle} times in a row without a new byte, at {self.n_bytes:,} "
-                    f"of {self._expected.n_bytes or 0:,} ({failure or 'the server ended it early'}); run the same "
-                    "command again, it goes on from there"
-                )
-        os.fsync(self._file.fileno())
-
-    def _ask(self, repository: Remote, name: str, report: Callable[[int], None]) -> str | None:
-        """One request; what broke it off, or None. A part that the server will not go on with is begun anew."""
-        with (
-            explained(f"{name} in {repository}", repository.server),
-            repository.stream(name, self.n_bytes) as response,
-        ):
-            if response.status_code == 416:
-                self.empty()
-                return "HTTP 416, nothing at that position"
-            raise_for_status(response)
-            if self.n_bytes and not _goes_on_at(response, self.n_bytes):
-                self.empty()
-                if response.status_code == 206:
-                    return "the server sent another range than asked for"
-            try:
-                for chunk in response.iter_raw():
-                    self._write(chunk)
-                    report(self.n_bytes)
-            except (TokenRiverError, OSError):
-                raise
-            except Exception as error:
-                # Whatever broke the body off (the classes differ between versions of the client); it must not reach
-                # the client's back-off, which can only try again before the first byte.
-                return f"{type(error).__name__}: {error}"
-        return None
-
-    def _write(self, chunk: bytes) -> None:
-        limit = self._expected.n_bytes
-        if limit is not None and self.n_bytes + len(chunk) > limit:
-            raise IntegrityError(
-                f"{self._file.name}: the server sends more than the {limit:,} bytes that there should be"
-            )
-        view = memoryview(chunk)
-        while view:
-            view = view[self._file.write(view) :]
-        self._digest.update(chunk)
-        self.n_bytes += len(chunk)
-
-    def empty(self) -> None:
-        """Begin anew."""
-        self._file.seek(0)
-        self._file.truncate()
-        self._digest = Digest(self._expected)
-        self.n_bytes = 0
-
-    def problem(self) -> str | None:
-        """What is wrong with the whole body."""
-        return self._expected.problem(self.n_bytes, self._digest)
-
-    def close(self) -> None:
-        """Leave the part as it is."""
-        self._file.close()
-
-
-def _goes_on_at(response: Any, start: int) -> bool:
-    """Whether a response carries the bytes from `start` on (206 with that range), not the whole file (200)."""
-    served: str = response.headers.get("Content-Range", "")
-    return response.status_code == 206 and served.startswith(f"bytes {start}-")
 
 
 def _check_shard(part: Path, job: FetchJob) -> None:
@@ -285,5 +191,5 @@ def _check_shard(part: Path, job: FetchJob) -> None:
     try:
         parse_header(raw, part.stat().st_size, job.path)
     except FormatError:
-        part.unlink()
+        forget_part(part)
         raise

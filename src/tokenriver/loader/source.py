@@ -212,7 +212,9 @@ def shards_like(pattern: str) -> list[ShardFile]:
         from tokenriver.loader.remote import shards_at
 
         return shards_at([pattern], cache_settings())
-    found = without_indexes(sorted(glob.glob(str(to_path(pattern)))))  # noqa: PTH207 (a pattern may be absolute)
+    path = to_path(pattern)
+    matches = [str(path)] if path.is_file() else sorted(glob.glob(str(path)))  # noqa: PTH207 (may be absolute)
+    found = without_indexes(matches)
     if not found:
         raise UsageError(f"no file matches {pattern}")
     return [read_shard_file(path) for path in found]

@@ -13,6 +13,7 @@ import msgspec
 
 from tokenriver.errors import CorpusError, HubError, UsageError
 from tokenriver.files import PART_SUFFIX, atomic_write, file_size, is_file, sha256_file
+from tokenriver.hub.body import forget_part
 from tokenriver.hub.checks import Expected
 from tokenriver.hub.names import below, checked_name
 from tokenriver.hub.repository import Repository, open_repository
@@ -259,7 +260,7 @@ def forget_unpinned(found: FoundFiles) -> None:
     for job in found.jobs:
         if job.expected.sha256 is None and job.expected.git_id is None:
             job.path.unlink(missing_ok=True)
-            _part(job).unlink(missing_ok=True)
+            forget_part(_part(job))
 
 
 def _part(job: FetchJob) -> Path:

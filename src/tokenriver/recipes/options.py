@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal, get_args
 from tokenriver.errors import UsageError
 from tokenriver.shards.header import MAX_SHARD_TOKENS
 from tokenriver.storage.directory import staging_directory
-from tokenriver.storage.paths import is_remote, to_output, to_path
+from tokenriver.storage.paths import is_remote, to_folder, to_output, to_path
 
 if TYPE_CHECKING:
     import os
@@ -57,7 +57,7 @@ class RecipeOptions:
     restart: bool = False
 
     def __post_init__(self) -> None:
-        to_output(self.out)
+        to_folder(self.out, option="--out")
         if self.layout not in ("llmc", "tokens"):
             raise UsageError(f"--layout is {self.layout!r}; recipes are built as llmc or tokens")
         if self.model_desc not in (None, *get_args(ModelDesc)):

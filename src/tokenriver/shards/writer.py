@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from tokenriver.errors import FormatError, UsageError
-from tokenriver.files import PART_SUFFIX, fsync_directory, naming, refuse_what_is_no_file, sha256_file
+from tokenriver.files import PART_SUFFIX, fsync_directory, naming, refuse_what_is_no_file, sha256_file, sole_writer
 from tokenriver.shards.header import MAX_SHARD_TOKENS, VARIANTS, ShardHeader, Variant, variant_for
 from tokenriver.storage.paths import is_remote, to_output
 from tokenriver.storage.uploading import upload_whole
@@ -195,12 +195,14 @@ def write_shard(
     path = to_output(path)
     if is_remote(path):
         return _write_remote(path, narrow, variant, vocab_size)
-    writer = ShardWriter(path, variant=variant, vocab_size=0 if variant == "llama-3" else vocab_size)
-    try:
-        writer.append(narrow)
-        facts = writer.seal()
-        writer.publish()
-    except BaseException:
-        writer.discard()
-        raise
+    refuse_what_is_no_file(path)
+    with sole_writer(path.with_name(path.name + PART_SUFFIX)):
+        writer = ShardWriter(path, variant=variant, vocab_size=0 if variant == "llama-3" else vocab_size)
+        try:
+            writer.append(narrow)
+            facts = writer.seal()
+            writer.publish()
+        except BaseException:
+            writer.discard()
+            raise
     return facts

@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING
 
 from tokenriver.errors import UsageError
 from tokenriver.storage.objects import RemoteFile, below, find_object, remove_objects
-from tokenriver.storage.paths import filesystem_of, last_name, local_path, refuse_read_only, scheme_of, shown
+from tokenriver.storage.paths import (
+    filesystem_of,
+    last_name,
+    local_path,
+    refuse_read_only,
+    scheme_of,
+    shown,
+    to_folder,
+)
 from tokenriver.storage.reading import read_whole
 from tokenriver.storage.uploading import upload_whole
 
@@ -84,13 +92,13 @@ class RemoteDirectory:
 def staging_root(root: str | os.PathLike[str] | None = None) -> Path:
     """Where all staging directories lie: `root`, else TOKENRIVER_STAGING, else the user's cache.
 
-    UsageError for one that is not on this machine.
+    UsageError for one that is not on this machine, or where a file stands.
     """
     chosen = root or os.environ.get(STAGING_VARIABLE)
     if not chosen:
         cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
         chosen = Path(cache) / "tokenriver" / "staging"
-    return local_path(chosen, what="the staging directory")
+    return to_folder(local_path(chosen, what="the staging directory"), option=f"--staging or {STAGING_VARIABLE}")
 
 
 def staging_directory(url: str, root: str | os.PathLike[str] | None = None) -> Path:

@@ -23,9 +23,11 @@ __all__ = [
     "local_path",
     "named",
     "named_in",
+    "no_folder",
     "refuse_read_only",
     "scheme_of",
     "shown",
+    "to_folder",
     "to_output",
     "to_path",
     "word_of",
@@ -125,6 +127,20 @@ def to_output(value: str | os.PathLike[str]) -> Path:
     if is_remote(path):
         refuse_read_only(str(path))
     return path
+
+
+def to_folder(value: str | os.PathLike[str], *, option: str) -> Path:
+    """`to_output` for a folder, which need not be there yet; UsageError, naming the option, where a file stands."""
+    path = to_output(value)
+    if not is_remote(path) and (found := no_folder(path)) is not None:
+        raise UsageError(f"{path}: {'' if found == path else f'{found} is '}not a directory; name one with {option}")
+    return path
+
+
+def no_folder(path: Path) -> Path | None:
+    """What stands in the way of a folder at a path of this machine (a file, a link to nothing), there or above it."""
+    nearest = next((there for there in (path, *path.parents) if os.path.lexists(there)), None)
+    return None if nearest is None or nearest.is_dir() else nearest
 
 
 def refuse_read_only(url: str) -> None:

@@ -10,7 +10,6 @@ import io
 from typing import TYPE_CHECKING
 
 from tokenriver.errors import StorageError
-from tokenriver.storage.failures import translating
 from tokenriver.storage.objects import RemoteFile, find_object, required_size
 from tokenriver.storage.paths import shown
 from tokenriver.storage.reading import Ranges, read_from
@@ -119,8 +118,7 @@ def open_url(url: str, *, ahead: bool = False) -> RemoteReader:
 
     Raises FileNotFoundError, PermissionError or StorageError.
     """
-    with translating(url):
-        file = find_object(url)
+    file = find_object(url)
     if file is None:
         raise FileNotFoundError(errno.ENOENT, "no such object", shown(url))
     return RemoteReader(file, ahead=ahead)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from tokenriver.errors import TokenizerError, UsageError
 from tokenriver.files import atomic_write, make_directory
-from tokenriver.storage.paths import is_remote, to_output
+from tokenriver.storage.paths import to_folder
 from tokenriver.tokenizers.sentencepiece_model import ModelFile
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def train_tokenizer(
     UsageError for a vocabulary that cannot hold the 256 bytes, TokenizerError where the texts cannot fill it or there
     are none.
     """
-    folder = to_output(out)
+    folder = to_folder(out, option="--out")
     least = _N_BYTES + (4 if kind == "sp-bpe" else 1)
     if kind not in ("sp-bpe", "byte-bpe"):
         raise UsageError(f"tokenizer type {kind!r} is unknown; expected sp-bpe or byte-bpe")
@@ -104,8 +104,6 @@ def train_tokenizer(
     if trainer_overrides and (kind != "sp-bpe" or set(trainer_overrides) & _NOT_OVERRIDDEN):
         wrong = ", ".join(sorted(set(trainer_overrides) & _NOT_OVERRIDDEN)) or "with byte-bpe"
         raise UsageError(f"trainer_overrides cannot be given {wrong}: where texts come from and go to is fixed here")
-    if not is_remote(folder) and folder.exists() and not folder.is_dir():
-        raise UsageError(f"{folder}: not a directory; --out names the folder of the tokenizer")
     with ExitStack() as stack:
         feed = _Feed(iter(texts), lambda: stack.enter_context(training()))
         if kind == "sp-bpe":
