@@ -306,7 +306,7 @@ def test_a_full_disk_is_told_with_the_name_of_the_file(
     def full(_body: object, _chunk: bytes) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr("tokenriver.hub.transfer._Body._write", full)
+    monkeypatch.setattr("tokenriver.hub.body.Body._write", full)
     with pytest.raises(OSError, match="No space left") as caught:
         fetch(tmp_path)
     assert caught.value.filename == str(tmp_path / "out" / NAME)
