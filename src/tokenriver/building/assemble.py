@@ -217,7 +217,8 @@ class BlockEncoder:
         document = int(np.argmax(np.bincount(document_of) > wanted))
         raise TokenizerError(
             f"{self._where(block, document)}: the text itself gives id {separator.id}, the separator, so documents "
-            "could not be told apart; give an id that no text gives with --separator, or none"
+            "could not be told apart",
+            advice=("give an id that no text gives with --separator, or none",),
         )
 
     def _choose_sample(self, texts: TextBatch, end: Position) -> dict[int, bytes]:

@@ -73,8 +73,8 @@ def check_known(source: Source, facts: InputFacts) -> None:
 def other_input(source: object, n_bytes: int) -> ResumeError:
     """The error for a source whose first bytes are not those that were read before."""
     return ResumeError(
-        f"{source}: its first {n_bytes:,} bytes are not those that the unfinished build read, so the input "
-        "changed; give it as it was, or build with --restart to begin anew"
+        f"{source}: its first {n_bytes:,} bytes are not those that the unfinished build read, so the input changed",
+        advice=("give it as it was, or build with --restart to begin anew",),
     )
 
 

@@ -242,7 +242,8 @@ def _skip(chunks: Iterator[bytes], n: int, source: Source) -> Iterator[bytes]:
     if n:
         raise IntegrityError(
             f"{source}: ends after {start - n:,} bytes, but an unfinished build had read {start:,} of it: the input "
-            "changed; give it as it was, or build with --restart to begin anew"
+            "changed",
+            advice=("give it as it was, or build with --restart to begin anew",),
         )
 
 

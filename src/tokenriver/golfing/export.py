@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tokenriver.building.build import build
-from tokenriver.errors import IntegrityError, UsageError
+from tokenriver.errors import IntegrityError, UsageError, advising_only
 from tokenriver.files import atomic_write, file_exists, remove_file
 from tokenriver.golfing.documents import Documents, check_documents, fetch_documents, place_documents
 from tokenriver.golfing.export_manifest import dataset_entry, render_export, tokenizer_entry
@@ -190,6 +190,12 @@ def _bring_documents(
     raise UsageError("give the documents with --docs, or the repository that holds them with --repo-id")
 
 
+_ANEW = "give the command as before, remove the data set's folder to make it anew, or give another --output-root"
+
+
+@advising_only(
+    "--backend", instead={"--restart": _ANEW, "--overwrite": _ANEW, "--shard-tokens": "raise --chunk-tokens"}
+)
 def _make_one(
     plan: _Plan, spec: TokenizerSpec, stage: Callable[[str, int], AbstractContextManager[ProgressSink | None]] | None
 ) -> _Made:

@@ -62,7 +62,7 @@ class RedoLog:
 
     def damaged(self, error: Exception) -> ResumeError:
         """The error for a log whose lines are not what they should be."""
-        return ResumeError(f"{self.path}: damaged ({error}); give --restart to begin anew")
+        return ResumeError(f"{self.path}: damaged ({error})", advice=("give --restart to begin anew",))
 
     def close(self) -> None:
         """Stop writing; the file stays."""
@@ -91,8 +91,8 @@ def refuse_engine(path: Path, entries: list[dict[str, Any]], engine: str) -> Non
     found = entries[0].get("engine", "local")
     if found != engine and len(entries) > 1:
         raise ResumeError(
-            f"{path.parent}: what is unfinished there was begun with --engine {found}, and only that can go on with "
-            f"it; give --engine {found}, or --restart to begin anew with {engine}"
+            f"{path.parent}: what is unfinished there was begun with --engine {found}, and only that can go on with it",
+            advice=(f"give --engine {found}, or --restart to begin anew with {engine}",),
         )
 
 
@@ -108,6 +108,6 @@ def refuse_changes(now: dict[str, Any], then: dict[str, Any], where: object) -> 
             key = f"input {(found or expected)[0]}"
             expected = f"[name, bytes, modified (ns) or version] = {expected}"
         raise ResumeError(
-            f"{where}: what is unfinished there was made otherwise: {key} was {expected} and is now {found}; "
-            "give the command as before, or with --restart to begin anew"
+            f"{where}: what is unfinished there was made otherwise: {key} was {expected} and is now {found}",
+            advice=("give the command as before, or with --restart to begin anew",),
         )
