@@ -1,7 +1,6 @@
 """Re-tokenize frozen documents with new vocabularies: every data set through the fast build, and the manifest last.
 
-Run again after an interruption, it goes on: finished data sets are recognised by their records, an unfinished one by
-its journal.
+Run again after an interruption, it goes on: finished data sets are known by their records, others by their journal.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from tokenriver.golfing.specs import TokenizerSpec, read_specs
 from tokenriver.golfing.vocabularies import TRAINED, end_of_text, make_vocabulary
 from tokenriver.shards.golf_manifest import GOLF_MANIFEST
 from tokenriver.shards.header import MAX_SHARD_TOKENS
-from tokenriver.shards.layouts import BUILD_RECORD, GOLF_NAME
+from tokenriver.shards.layouts import BUILD_RECORD, GOLF_NAME, JOURNAL
 from tokenriver.shards.reader import read_header
 from tokenriver.shards.record import BuildRecord, read_record
 from tokenriver.storage.directory import RemoteDirectory, staging_directory
@@ -201,7 +200,8 @@ def _make_one(
 ) -> _Made:
     """Make a tokenizer and its data set, or find them made."""
     path = plan.out / "datasets" / spec.dataset / (GOLF_NAME + BUILD_RECORD)
-    there = read_record(path) if file_exists(path) else None
+    ended = is_remote(path) or not path.with_name(GOLF_NAME + JOURNAL).exists()  # else killed at its very end
+    there = read_record(path) if ended and file_exists(path) else None
 
     def accept(sha256: str) -> None:
         if there is not None:
