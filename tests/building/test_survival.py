@@ -391,8 +391,9 @@ def test_the_journal_is_on_disk_before_the_rename_and_the_shards_before_the_mani
 class OddTokenizer:
     """The byte tokenizer, but it fails on one word."""
 
-    def __init__(self):
+    def __init__(self, foreign=False):
         self._bytes = tokenriver.load_tokenizer("byte")
+        self._foreign = foreign
 
     def __getattr__(self, name):
         return getattr(self._bytes, name)
@@ -400,19 +401,22 @@ class OddTokenizer:
     def encode_batch(self, texts, *, parallel=True):
         for i in range(len(texts)):
             if b"unspeakable" in texts[i]:
+                if self._foreign:
+                    raise ValueError("of the tokenizer's own")
                 error = tokenriver.TokenizerError(f"document {i} cannot be encoded")
                 error.document = i
                 raise error
         return self._bytes.encode_batch(texts, parallel=parallel)
 
 
-def test_an_encoder_that_fails_on_one_document_names_it_and_a_rerun_completes(tmp_path):
+@pytest.mark.parametrize("foreign", [False, True])
+def test_an_encoder_that_fails_on_one_document_names_it_and_a_rerun_completes(tmp_path, foreign):
     texts = make_texts(100)
     texts[70] = "unspeakable"
     source = write_jsonl(tmp_path / "docs.jsonl", texts)
     words = {"out": tmp_path, "shard_tokens": 2000, "block_bytes": 1000, "split": "train"}
     with pytest.raises(tokenriver.TokenizerError, match=r"docs\.jsonl:71 \(byte"):
-        tokenriver.build([source], tokenizer=OddTokenizer(), **words)
+        tokenriver.build([source], tokenizer=OddTokenizer(foreign), **words)
     directory = tmp_path / "tokens" / "byte" / "docs"
     before = {p.name: p.stat().st_mtime_ns for p in directory.glob("*.bin")}
     assert before
