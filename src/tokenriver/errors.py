@@ -3,6 +3,12 @@
 from __future__ import annotations
 
 import errno
+import re
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
 
 __all__ = [
     "ClusterError",
@@ -16,11 +22,45 @@ __all__ = [
     "TokenRiverError",
     "TokenizerError",
     "UsageError",
+    "advising_only",
 ]
 
 
 class TokenRiverError(Exception):
-    """Base of all errors that tokenriver raises on purpose; on the command line one line and exit code 1."""
+    """Base of all errors that tokenriver raises on purpose; on the command line one line and exit code 1.
+
+    `advice` are words on what to do that name options, and end the message: a caller without these options takes them
+    off (`advising_only`).
+    """
+
+    def __init__(self, *words: object, advice: tuple[str, ...] = ()) -> None:
+        super().__init__(*words)
+        self.advice = advice
+
+    def __str__(self) -> str:
+        return "; ".join([super().__str__(), *self.advice])
+
+
+_OPTION = re.compile(r"--[a-z][a-z-]*")
+
+
+@contextmanager
+def advising_only(*offered: str, instead: Mapping[str, str] | None = None) -> Iterator[None]:
+    """Have errors advise no option but those offered, as in "--workers"; `instead` gives other advice for one.
+
+    For what is done with the functions of a command that has more options.
+    """
+    try:
+        yield
+    except TokenRiverError as error:
+        known = instead or {}
+        fitting = []
+        for piece in error.advice:
+            missing = next((one for one in _OPTION.findall(piece) if one not in offered), None)
+            if missing is None or missing in known:
+                fitting.append(piece if missing is None else known[missing])
+        error.advice = tuple(dict.fromkeys(fitting))
+        raise
 
 
 class UsageError(TokenRiverError, ValueError):

@@ -220,7 +220,8 @@ def fsync_directory(directory: Path) -> None:
         return
     handle = os.open(directory, os.O_RDONLY)
     try:
-        os.fsync(handle)
+        with naming(directory):
+            os.fsync(handle)
     finally:
         os.close(handle)
 

@@ -210,6 +210,64 @@ def test_a_changed_input_option_or_tokenizer_is_refused_by_name(tmp_path):
     assert hashes(directory_of(tmp_path, "tokens")) == hashes(directory_of(tmp_path / "whole", "tokens"))
 
 
+def test_inputs_that_are_new_missing_or_in_another_order_are_called_that(tmp_path):
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for name in ("b", "d"):
+        write_jsonl(folder / f"{name}.jsonl", make_texts(60, seed=ord(name)))
+    killed_build(folder, tmp_path / "out", "writer.ShardWriter, 'publish', 2", dataset="docs")
+
+    def refused():
+        with pytest.raises(tokenriver.ResumeError) as caught:
+            build(folder, tmp_path / "out", dataset="docs")
+        return str(caught.value)
+
+    for name in ("a", "c", "e"):
+        write_jsonl(folder / f"{name}.jsonl", ["one more"])
+        assert f"made otherwise: input {name}.jsonl is new; give" in refused()
+        (folder / f"{name}.jsonl").unlink()
+    (folder / "b.jsonl").rename(folder / "x.jsonl")
+    assert "made otherwise: input b.jsonl is not given any more; give" in refused()
+    (folder / "x.jsonl").rename(folder / "b.jsonl")
+    files = [folder / "d.jsonl", folder / "b.jsonl"]
+    with pytest.raises(tokenriver.ResumeError, match=r"input 0 \(counted from 0\) was b\.jsonl and is now d\.jsonl"):
+        tokenriver.build(files, tokenizer="byte260", shard_tokens=2000, dataset="docs", out=tmp_path / "out")
+    assert build(folder, tmp_path / "out", dataset="docs").resumed
+
+
+def test_shards_that_a_damaged_journal_does_not_name_are_not_mixed_with_others(tmp_path):
+    source = write_jsonl(tmp_path / "docs.jsonl", make_texts(120))
+    killed_build(source, tmp_path / "out", FOUR_SHARDS)
+    directory = directory_of(tmp_path / "out", "tokens")
+    (directory / "_JOURNAL").write_bytes(b"")
+    there = {path: path.read_bytes() for path in directory.glob("*.bin")}
+    with pytest.raises(
+        tokenriver.IntegrityError, match=r"a journal that names none and no record.*--overwrite replaces"
+    ):
+        build(source, tmp_path / "out", shard_tokens=1_000_000)
+    assert {path: path.read_bytes() for path in directory.glob("*.bin")} == there
+    build(source, tmp_path / "out", shard_tokens=1_000_000, overwrite=True)
+    assert verify(directory).ok
+
+
+def test_a_part_that_is_shorter_than_the_journal_says_is_told_with_what_to_do(tmp_path):
+    source = write_jsonl(tmp_path / "docs.jsonl", make_texts(120))
+    words = {"split": "hash:0.3", "shard_tokens": 3000}
+    killed_build(source, tmp_path / "out", FOUR_SHARDS, **words)
+    directory = directory_of(tmp_path / "out", "tokens")
+    lines = [json.loads(line) for line in (directory / "_JOURNAL").read_bytes().splitlines()]
+    parts = [line for line in lines if "checkpoint" in line][-1]["checkpoint"]["parts"]
+    kept = [name for name, n in parts.items() if n]
+    assert {Path(name).suffix for name in kept} == {".bin", ".index"}
+    for name in kept:
+        part = directory / f"{name}.part"
+        whole = part.read_bytes()
+        part.write_bytes(whole[:7])
+        with pytest.raises(tokenriver.FormatError, match=r"part: shorter than .* recorded; build with --restart"):
+            build(source, tmp_path / "out", **words)
+        part.write_bytes(whole)
+
+
 def test_a_second_build_in_the_same_directory_is_told_so(tmp_path):
     source = write_jsonl(tmp_path / "docs.jsonl", make_texts(20))
     code = f"""
@@ -243,6 +301,44 @@ def test_a_signal_stops_the_command_cleanly_and_says_how_to_go_on(tmp_path, sign
     assert (directory / "_JOURNAL").exists()
     assert forked.run(command).returncode == 0
     assert not (directory / "_JOURNAL").exists()
+
+
+def test_a_signal_while_the_last_shard_is_written_waits_for_the_thread_that_writes_it(tmp_path):
+    source = write_jsonl(tmp_path / "docs.jsonl", make_texts(60))
+    words = ["build", str(source), "--tokenizer", "byte260", "--out", str(tmp_path / "out"), "--split", "hash:0.3"]
+    code = f"""
+import os, signal, sys, threading, time
+from tokenriver.building import passes, writing
+from tokenriver.cli import main
+from tokenriver.shards import writer
+complete, abandon, join = writer.ShardWriter.complete, passes.OpenJob.abandon, writing.WriterThread.join
+joining, abandoned = threading.Event(), threading.Event()
+def waiting(self):
+    joining.set()
+    join(self)
+def interrupted(self):
+    joining.wait()
+    time.sleep(0.1)
+    os.kill(os.getpid(), signal.SIGINT)
+    abandoned.wait(0.5)
+    complete(self)
+    writer.ShardWriter.complete = complete
+def told(self):
+    abandon(self)
+    print("still there:", [one.name for one in threading.enumerate() if one.name == "tokenriver-writer"])
+    abandoned.set()
+writer.ShardWriter.complete, passes.OpenJob.abandon, writing.WriterThread.join = interrupted, told, waiting
+sys.exit(main({words!r}))
+"""
+    with forked.start(code) as process:
+        assert process.wait() == 130, process.stderr
+        assert "interrupted; the same command goes on" in process.stderr
+        assert "still there: []" in process.stdout
+    directory = directory_of(tmp_path / "out", "tokens")
+    assert (directory / "_JOURNAL").exists() or not list(directory.glob("*.bin"))
+    build(source, tmp_path / "out", split="hash:0.3", shard_tokens=100_000_000)
+    build(source, tmp_path / "whole", split="hash:0.3", shard_tokens=100_000_000)
+    assert hashes(directory) == hashes(directory_of(tmp_path / "whole", "tokens"))
 
 
 def test_a_full_disk_is_one_error_and_a_rerun_completes(tmp_path):
@@ -295,8 +391,9 @@ def test_the_journal_is_on_disk_before_the_rename_and_the_shards_before_the_mani
 class OddTokenizer:
     """The byte tokenizer, but it fails on one word."""
 
-    def __init__(self):
+    def __init__(self, foreign=False):
         self._bytes = tokenriver.load_tokenizer("byte")
+        self._foreign = foreign
 
     def __getattr__(self, name):
         return getattr(self._bytes, name)
@@ -304,19 +401,22 @@ class OddTokenizer:
     def encode_batch(self, texts, *, parallel=True):
         for i in range(len(texts)):
             if b"unspeakable" in texts[i]:
+                if self._foreign:
+                    raise ValueError("of the tokenizer's own")
                 error = tokenriver.TokenizerError(f"document {i} cannot be encoded")
                 error.document = i
                 raise error
         return self._bytes.encode_batch(texts, parallel=parallel)
 
 
-def test_an_encoder_that_fails_on_one_document_names_it_and_a_rerun_completes(tmp_path):
+@pytest.mark.parametrize("foreign", [False, True])
+def test_an_encoder_that_fails_on_one_document_names_it_and_a_rerun_completes(tmp_path, foreign):
     texts = make_texts(100)
     texts[70] = "unspeakable"
     source = write_jsonl(tmp_path / "docs.jsonl", texts)
     words = {"out": tmp_path, "shard_tokens": 2000, "block_bytes": 1000, "split": "train"}
     with pytest.raises(tokenriver.TokenizerError, match=r"docs\.jsonl:71 \(byte"):
-        tokenriver.build([source], tokenizer=OddTokenizer(), **words)
+        tokenriver.build([source], tokenizer=OddTokenizer(foreign), **words)
     directory = tmp_path / "tokens" / "byte" / "docs"
     before = {p.name: p.stat().st_mtime_ns for p in directory.glob("*.bin")}
     assert before

@@ -242,6 +242,9 @@ def test_what_was_stopped_says_that_the_same_command_goes_on(
     assert expected in told(capsys, 130, "corpus", "docs.jsonl", "--out", "o", *more)
     assert expected in told(capsys, 130, "build", "docs.jsonl", "--tokenizer", "byte", "--out", "o", *more)
     assert "the same command begins anew" in told(capsys, 130, "corpus", "docs.jsonl", "-", "--out", "o", *more)
+    monkeypatch.setattr("tokenriver.golfing.select.select_golf", stopped)
+    words = ["golf", "select", "docs.jsonl", "--docs", "1", "--seed", "1", "--out", "o", *more]
+    assert "the same command begins anew" in told(capsys, 130, *words)
 
 
 def test_memory_that_is_not_there_is_one_line(

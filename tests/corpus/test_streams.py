@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import gzip
+import os
 from typing import TYPE_CHECKING
 
 import pytest
 import zstandard
 
 from tokenriver.corpus.finding import find_sources
+from tokenriver.corpus.inputs import hash_source
 from tokenriver.corpus.streams import count_newlines, read_chunks
 from tokenriver.errors import CorpusError, IntegrityError
 
@@ -87,6 +89,34 @@ def test_the_tap_gets_the_bytes_of_the_file_and_its_end(tmp_path: Path, kind_or_
     assert b"".join(seen) == data
     assert seen[-1] == b""
     assert all(seen[:-1])
+
+
+@pytest.mark.parametrize("name", ["docs.jsonl", "docs.jsonl.gz"])
+def test_a_file_of_the_same_size_that_is_written_to_while_it_is_read_is_an_error(tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(gzip.compress(TEXT) if name.endswith("gz") else TEXT)
+    os.utime(path, ns=(0, 1))
+    (source,) = find_sources([path])
+    chunks = read_chunks(source, read_bytes=5000)
+    first = next(chunks)
+    with open(path, "r+b") as file:
+        file.write(path.read_bytes()[:20])  # the same bytes again: only the time tells
+    assert path.stat().st_size == source.n_bytes
+    with pytest.raises(IntegrityError, match=r"docs.*written to while it was read.*start again"):
+        b"".join(chunks)
+    assert b"".join(read_chunks(find_sources([path])[0]))[: len(first)] == first
+
+
+def test_a_parquet_file_that_is_another_when_it_is_hashed_is_an_error(tmp_path: Path) -> None:
+    path = tmp_path / "docs.parquet"
+    path.write_bytes(b"as it was when its rows were read")
+    (source,) = find_sources([path])
+    facts = hash_source(source)
+    assert facts.n_bytes == source.n_bytes
+    path.write_bytes(b"as it was when its rows were READ")
+    os.utime(path, ns=(0, 1))
+    with pytest.raises(IntegrityError, match=r"docs\.parquet: it was written to while it was read"):
+        hash_source(source)
 
 
 def test_a_file_that_grows_while_it_is_read_is_an_error(tmp_path: Path) -> None:

@@ -8,6 +8,7 @@ import shutil
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+import forked
 import golf_roots
 import numpy as np
 import pytest
@@ -129,6 +130,26 @@ def test_another_export_does_not_mix_with_a_finished_one(tmp_path: Path, changes
     golf_roots.make_root(tmp_path)
     with pytest.raises(IntegrityError, match=f"made otherwise \\({what}"):
         golf_roots.make_root(tmp_path, **changes)
+
+
+def test_an_export_that_was_killed_at_the_end_of_a_data_set_ends_it(tmp_path: Path) -> None:
+    specs = [{"name": "pure_byte_260", "dataset_suffix": "byte260"}]
+    config = golf_roots.write_specs(tmp_path / "docs" / "tokenizer_specs.json", specs)
+    docs = golf_roots.write_documents(tmp_path / "docs" / "docs_selected.jsonl")
+    words = {"docs": str(docs), "tokenizer_config": str(config), "num_val_docs": 10, "chunk_tokens": 1000}
+    forked.killed(
+        "from tokenriver.building import job\nfrom tokenriver.golfing.export import export_golf\n"
+        f"kill_at(job, 'write_records')\nexport_golf(output_root={str(tmp_path / 'export')!r}, **{words!r})"
+    )
+    left = tmp_path / "export" / "datasets" / "fineweb10B_byte260"
+    assert (left / "fineweb_BUILD.json").exists()
+    assert (left / "fineweb_JOURNAL").exists()
+    for out in ("export", "whole"):
+        export.export_golf(
+            docs=docs, tokenizer_config=config, num_val_docs=10, chunk_tokens=1000, output_root=tmp_path / out
+        )
+    assert hashes(tmp_path / "export") == hashes(tmp_path / "whole")
+    assert verify(tmp_path / "export").ok
 
 
 def test_an_export_that_is_stopped_says_that_it_goes_on(

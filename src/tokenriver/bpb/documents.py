@@ -10,7 +10,7 @@ import numpy as np
 from tokenriver.corpus.documents import SourceOptions, find_sources, parse_block, peek_fields, read_blocks
 from tokenriver.corpus.sources import split_by_file
 from tokenriver.corpus.splits import SplitRule, hash_split
-from tokenriver.errors import UsageError
+from tokenriver.errors import UsageError, advising_only
 
 if TYPE_CHECKING:
     import os
@@ -78,6 +78,7 @@ class _Stream:
         return True
 
 
+@advising_only()
 def check_documents(
     token_set: TokenSet, inputs: Sequence[str | os.PathLike[str]], tokenizer: Tokenizer
 ) -> DocumentCheck:
@@ -92,7 +93,7 @@ def check_documents(
     source_options = SourceOptions(
         text_field=options.get("text_field", "text"),
         split_field=rule.column if rule is not None and rule.kind == "column" else None,
-        on_bad_record=options.get("on_bad_record", "error"),
+        on_bad_record="skip" if _left_out_bad_ones(token_set) else "error",
         keep_empty=options.get("keep_empty", token_set.record is None),
         **{name: options[name] for name in _READING if name in options},
     )
@@ -118,6 +119,11 @@ def check_documents(
         if len(stream.take(1)[0]):
             check.difference = f"the sources end after document {number - 1}; {stream.where()} goes on with more ids"
     return check
+
+
+def _left_out_bad_ones(token_set: TokenSet) -> bool:
+    """Whether the build was told to skip bad records, and met some."""
+    return token_set.record is not None and bool(token_set.record.skipped.keys() - {"blank", "empty"})
 
 
 def _rule(token_set: TokenSet, options: dict[str, Any], fields: list[str]) -> SplitRule | None:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from tokenriver.batches import TextBatch, distinct
+from tokenriver.building.culprit import failing_document, first_difference
 from tokenriver.building.special_texts import SpecialTexts
 from tokenriver.corpus.documents import parse_block
 from tokenriver.corpus.ranges import TEXT_BYTES
@@ -186,6 +187,12 @@ class BlockEncoder:
             if error.document is None:
                 raise
             raise TokenizerError(f"{self._where(block, error.document)}: {error}") from error
+        except Exception as error:
+            document = None if isinstance(error, MemoryError) else failing_document(self._tokenizer, block.texts)
+            if document is None:
+                raise
+            what = f"{self._where(block, document)}: the tokenizer raised {type(error).__name__}: {error}"
+            raise TokenizerError(what) from error
 
     def _where(self, block: DocumentBlock, index: int) -> str:
         return block.where(index, self._sources)
@@ -217,7 +224,8 @@ class BlockEncoder:
         document = int(np.argmax(np.bincount(document_of) > wanted))
         raise TokenizerError(
             f"{self._where(block, document)}: the text itself gives id {separator.id}, the separator, so documents "
-            "could not be told apart; give an id that no text gives with --separator, or none"
+            "could not be told apart",
+            advice=("give an id that no text gives with --separator, or none",),
         )
 
     def _choose_sample(self, texts: TextBatch, end: Position) -> dict[int, bytes]:
@@ -245,7 +253,7 @@ class BlockEncoder:
         lossy = 0
         for (i, text), want in zip(sample.items(), expected, strict=True):
             if not np.array_equal(tokens[i], want):
-                raise TokenizerError(f"{self._where(block, i)}: {_first_difference(tokens[i], want, self._tokenizer)}")
+                raise TokenizerError(f"{self._where(block, i)}: {first_difference(tokens[i], want, self._tokenizer)}")
             lossy += self._tokenizer.decode_bytes(want) != text
         return lossy
 
@@ -286,17 +294,6 @@ _LOOK_IDS = 1 << 20
 
 _SAMPLE_BYTES = 4 << 20
 """Documents over this size are not in the sample: the reference would take longer than all the rest."""
-
-
-def _first_difference(got: NDArray[Any], want: NDArray[Any], tokenizer: Tokenizer) -> str:
-    n = min(len(got), len(want))
-    at = int(np.argmax(got[:n] != want[:n])) if (got[:n] != want[:n]).any() else n
-    found = int(got[at]) if at < len(got) else "the end"
-    expected = int(want[at]) if at < len(want) else "the end"
-    return (
-        f"the fast encoder ({tokenizer.backend_version}) differs from the reference at token {at:,}: {found} "
-        f"instead of {expected}. Build with --backend reference, and please report the text"
-    )
 
 
 assert VAL == 1, "hash_split and the split column mark val with 1"

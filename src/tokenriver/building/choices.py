@@ -88,8 +88,8 @@ def choose_variant(tokenizer: Tokenizer, options: BuildOptions) -> Variant:
         return "llama-3"
     if options.layout == "golf" and tokenizer.vocab_size > 1 << 16:
         raise UsageError(
-            f"the golf layout holds ids below 65,536, and {tokenizer.tokenizer_id} has {tokenizer.vocab_size:,}; "
-            "use --layout tokens or llmc"
+            f"the golf layout holds ids below 65,536, and {tokenizer.tokenizer_id} has {tokenizer.vocab_size:,}",
+            advice=("use --layout tokens or llmc",),
         )
     return variant_for(tokenizer.vocab_size)
 

@@ -194,7 +194,7 @@ class DatasetWriter:
             self._close(step, end, end, 0)
         self._thread.join()
         if self._remote is not None:
-            self._require_uploaded(self._remote, "something else writes there; build with --restart to begin anew")
+            self._require_uploaded(self._remote, "something else writes there", "build with --restart to begin anew")
         return self.files
 
     def abort(self) -> None:
@@ -238,7 +238,8 @@ class DatasetWriter:
         index = _find_whole(index_path(path), None) if self.shape.doc_index else None
         if found is None or (self.shape.doc_index and index is None):
             raise ResumeError(
-                f"{path}: the journal names it, but it is not there whole; build with --restart to begin anew"
+                f"{path}: the journal names it, but it is not there whole",
+                advice=("build with --restart to begin anew",),
             )
         if not file["sha256"]:
             file["sha256"] = sha256_file(found)
@@ -248,7 +249,7 @@ class DatasetWriter:
         if found != path:
             found.replace(path)
 
-    def _require_uploaded(self, remote: RemoteDirectory, advice: str) -> None:
+    def _require_uploaded(self, remote: RemoteDirectory, *advice: str) -> None:
         """ResumeError unless the store lists every finished shard, and its index, with its size."""
         there = remote.list()
         for file in self.files:
@@ -256,10 +257,11 @@ class DatasetWriter:
             found = there.get(file.name)
             if found is None or found.n_bytes != expected:
                 what = "it is not there" if found is None else f"it has {found.n_bytes or 0:,} bytes, not {expected:,}"
-                raise ResumeError(f"{shown(remote.url_of(file.name))}: the journal names it, but {what}; {advice}")
+                raise ResumeError(f"{shown(remote.url_of(file.name))}: the journal names it, but {what}", advice=advice)
             index = index_path(self.shape.directory / file.name).name
             if self.shape.doc_index and index not in there:
-                raise ResumeError(f"{shown(remote.url_of(index))}: it is not there, though its shard is; {advice}")
+                what = f"{shown(remote.url_of(index))}: it is not there, though its shard is"
+                raise ResumeError(what, advice=advice)
 
     def _remove_parts(self, kept: set[str]) -> None:
         prefix = record_prefix(self.shape.layout, self.shape.dataset)

@@ -34,7 +34,8 @@ class IndexPart:
         try:
             kept = self._file.read(n_bytes) if n_bytes else b""
             if len(kept) < n_bytes:
-                raise FormatError(f"{self.part}: shorter than the {keep:,} documents that the journal recorded")
+                what = f"{self.part}: shorter than the {keep:,} documents that the journal recorded"
+                raise FormatError(what, advice=("build with --restart to begin anew",))
             self._digest = hashlib.sha256(kept)
             self._file.truncate(n_bytes)
             self._file.seek(n_bytes)

@@ -167,6 +167,8 @@ class Job:
         heading = self.heading()
         content = journal.reopen()
         if content is None or content.checkpoint is None:
+            if self.target.remote is None:  # a store's name is given before the journal speaks of it
+                self.target.refuse_shards("a journal that names none")
             writer.remove_unfinished()
             self.target.remove_segments()
             journal.begin(heading)

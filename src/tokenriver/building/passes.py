@@ -8,7 +8,7 @@ place on.
 from __future__ import annotations
 
 import functools
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Protocol
@@ -98,7 +98,8 @@ def run_jobs(
             records = [one.job.write_records(one.writer, one.facts(hashes)) for one in opened]
         except BaseException:
             for one in opened:
-                one.abandon()
+                with suppress(OSError):  # a disk that fails: what it kept from being done is what the user must hear
+                    one.abandon()
             raise
         for one in opened:  # only now: all of them can be taken up again as long as one is unfinished
             one.journal.remove()

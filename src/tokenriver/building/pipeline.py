@@ -14,6 +14,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import TYPE_CHECKING, TypeVar
 
+from tokenriver.corpus.threads import JoinedThread
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
     from concurrent.futures import Future
@@ -59,7 +61,7 @@ def read_ahead(items: Iterable[A], *, depth: int) -> Generator[A]:
         except BaseException as error:  # raised again by the consumer
             put(error)
 
-    thread = threading.Thread(target=run, name="tokenriver-reader", daemon=True)
+    thread = JoinedThread(run, name="tokenriver-reader")
     thread.start()
     try:
         while (entry := waiting.get()) is not None:

@@ -137,16 +137,20 @@ class Target:
             return
         if self._is_finished():
             raise IntegrityError(
-                f"{self.where}: holds a finished data set already ({self.final_record.name}); --overwrite replaces "
-                "it, another --out, --dataset or --tokenizer-id stands beside it"
+                f"{self.where}: holds a finished data set already ({self.final_record.name})",
+                advice=("--overwrite replaces it", "another --out, --dataset or --tokenizer-id stands beside it"),
             )
+        self.refuse_shards("no journal" if self.remote is None else f"no journal in {self.directory} on this machine")
+
+    def refuse_shards(self, known: str) -> None:
+        """IntegrityError for whole shards, of which there is only what is `known`."""
         there = [path.name for path in self.shards()] if self.remote is None else self._uploaded(self.remote)
         whole = [name for name in there if not name.endswith((PART_SUFFIX, INDEX_SUFFIX))]
         if whole:
-            known = "no journal" if self.remote is None else f"no journal in {self.directory} on this machine"
             raise IntegrityError(
                 f"{self.where}: holds {len(whole)} shards ({whole[0]} first) but {known} and no record, so "
-                "nothing tells what they are; --overwrite replaces them"
+                "nothing tells what they are",
+                advice=("--overwrite replaces them",),
             )
 
     def _is_finished(self) -> bool:

@@ -16,6 +16,7 @@ import numpy as np
 
 from tokenriver.building.index_part import IndexPart
 from tokenriver.building.sealing import ShardSealing
+from tokenriver.corpus.threads import JoinedThread
 from tokenriver.resuming.uploads import Uploads
 from tokenriver.shards.index import index_path
 from tokenriver.shards.manifest import ManifestFile
@@ -102,7 +103,7 @@ class WriterThread:
         self.journalled = False
         """The journal speaks of a shard that this run made."""
         self._stopped = False
-        self._thread = threading.Thread(target=self._run, name="tokenriver-writer", daemon=True)
+        self._thread = JoinedThread(self._run, name="tokenriver-writer")
         self._thread.start()
 
     def reopen(self, split: int, path: Path, tokens: int, indexed: int) -> None:

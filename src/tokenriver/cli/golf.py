@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tokenriver.cli.build import how_to_go_on
 from tokenriver.cli.stopping import at_once, going_on
 from tokenriver.errors import UsageError
 from tokenriver.files import human_bytes, human_count
@@ -112,7 +113,8 @@ def select_command(
     from tokenriver.cli.summaries import print_json
     from tokenriver.golfing.select import select_golf
 
-    with Progress(None, label="selecting", quiet=quiet) as progress:
+    how = how_to_go_on(overwrite=overwrite, anew=True)
+    with going_on(how), Progress(None, label="selecting", quiet=quiet) as progress:
         chosen = select_golf(
             inputs,
             docs=docs,

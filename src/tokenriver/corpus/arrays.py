@@ -93,7 +93,8 @@ def _text(value: Any, segment: Segment, k: int, options: SourceOptions, verdict:
         verdict.bad("non_object", segment, k, f"expected a JSON object, found {type(value).__name__}")
     elif field not in value:
         there = ", ".join(map(repr, value)) or "none"
-        verdict.bad("missing", segment, k, f"no field {field!r}; the fields are {there}: name it with --text-field")
+        what = f"no field {field!r}; the fields are {there}"
+        verdict.bad("missing", segment, k, what, "name it with --text-field")
     elif value[field] is None:
         verdict.bad("null", segment, k, f"field {field!r} is null, not a text")
     elif not isinstance(value[field], str):

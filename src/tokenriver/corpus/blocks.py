@@ -148,10 +148,14 @@ class Verdict:
         self._stop = options.on_bad_record == "error"
         self.skipped: Counter[str] = Counter()
 
-    def bad(self, kind: SkipKind, segment: Segment, offset: int, what: str) -> None:
-        """A record that begins at `offset` is bad. CorpusError naming file, line and byte unless they are skipped."""
+    def bad(self, kind: SkipKind, segment: Segment, offset: int, what: str, *advice: str) -> None:
+        """A record that begins at `offset` is bad. CorpusError naming file, line and byte unless they are skipped.
+
+        `advice` says with which options it would not be (`TokenRiverError.advice`).
+        """
         if self._stop:
-            raise CorpusError(f"{segment.place(offset)}: {what}; --on-bad-record skip leaves such records out")
+            leave_out = "--on-bad-record skip leaves such records out"
+            raise CorpusError(f"{segment.place(offset)}: {what}", advice=(*advice, leave_out))
         self.skipped[kind] += 1
 
     def split(self, value: object, segment: Segment, offset: int, field: str) -> int:
@@ -165,8 +169,8 @@ def bad_split(value: object, segment: Segment, offset: int, field: str) -> NoRet
     """A record that names no side is an error even where bad records are skipped: it may not land on either."""
     found = "is missing" if value is None else f"is {value!r}"
     raise CorpusError(
-        f"{segment.place(offset)}: the split field {field!r} {found}; expected 'train' or 'val'. "
-        f"Choose another rule with --split if the records do not name their side"
+        f"{segment.place(offset)}: the split field {field!r} {found}; expected 'train' or 'val'",
+        advice=("choose another rule with --split if the records do not name their side",),
     )
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tokenriver.corpus.apart import ApartHasher, files_apart, threads_apart
 from tokenriver.corpus.inputs import InputFacts, InputMark, check_known, hash_source, other_input
+from tokenriver.corpus.threads import JoinedThread
 from tokenriver.errors import CorpusError
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ class InputHasher:
         self._changed = threading.Condition()
         self._closed = False
         self._error: BaseException | None = None
-        self._thread = threading.Thread(target=self._run, name="tokenriver-input-hash", daemon=True)
+        self._thread = JoinedThread(self._run, name="tokenriver-input-hash")
 
     def __enter__(self) -> InputHasher:
         self._thread.start()

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from tokenriver.corpus.sources import Source
 
-__all__ = ["InputFacts", "InputMark", "check_known", "hash_source", "other_input"]
+__all__ = ["InputFacts", "InputMark", "check_known", "hash_source", "other_input", "written_to"]
 
 _READ_BYTES = 1 << 20
 
@@ -50,15 +50,25 @@ def hash_source(source: Source, mark: InputMark | None = None) -> InputFacts:
         return InputFacts(source.n_bytes or 0, digest)
     try:
         digest = sha256_file(source.path) if mark is None else _sha256_past(source, mark)
-        n_bytes = source.path.stat().st_size
+        now = source.path.stat()
     except OSError as error:
         raise CorpusError(f"{source}: cannot be read ({error.strerror})") from error
-    if n_bytes != source.n_bytes:
+    if now.st_size != source.n_bytes:
         raise IntegrityError(
-            f"{source}: {n_bytes:,} bytes, but {source.n_bytes or 0:,} when it was found; it changes while it is read: "
-            f"wait until it is complete and start again"
+            f"{source}: {now.st_size:,} bytes, but {source.n_bytes or 0:,} when it was found; it changes while it is "
+            "read: wait until it is complete and start again"
         )
-    return InputFacts(n_bytes, digest)
+    if source.kind == "parquet" and source.modified_ns not in (None, now.st_mtime_ns):
+        raise written_to(source)  # its rows were read before, by another reading
+    return InputFacts(now.st_size, digest)
+
+
+def written_to(source: Source) -> IntegrityError:
+    """The error for a file of the same size whose time of modification became another one while it was read."""
+    return IntegrityError(
+        f"{source}: it was written to while it was read (its time of modification is another): wait until it is "
+        "complete and start again"
+    )
 
 
 def check_known(source: Source, facts: InputFacts) -> None:
@@ -73,8 +83,8 @@ def check_known(source: Source, facts: InputFacts) -> None:
 def other_input(source: object, n_bytes: int) -> ResumeError:
     """The error for a source whose first bytes are not those that were read before."""
     return ResumeError(
-        f"{source}: its first {n_bytes:,} bytes are not those that the unfinished build read, so the input "
-        "changed; give it as it was, or build with --restart to begin anew"
+        f"{source}: its first {n_bytes:,} bytes are not those that the unfinished build read, so the input changed",
+        advice=("give it as it was, or build with --restart to begin anew",),
     )
 
 

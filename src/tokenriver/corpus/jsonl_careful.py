@@ -17,6 +17,7 @@ from tokenriver.corpus.jsonl_fast import bom_bytes, plain_lines, read_columns
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from tokenriver.corpus.blocks import SkipKind
     from tokenriver.corpus.sources import SourceOptions
 
 __all__ = ["careful_fields", "parse_careful"]
@@ -99,7 +100,10 @@ def _second_look(
     line: bytes, segment: Segment, offset: int, options: SourceOptions, verdict: Verdict
 ) -> tuple[str, dict[str, Any]] | None:
     """A line that the careful parser refuses: its text and fields if it is good after all, else it is judged."""
-    bad = functools.partial(verdict.bad, segment=segment, offset=offset)
+
+    def bad(kind: SkipKind, what: str, *advice: str) -> None:
+        verdict.bad(kind, segment, offset, what, *advice)
+
     if not line.strip(_BLANKS):
         verdict.skipped["blank"] += 1
         return None
@@ -115,26 +119,26 @@ def _second_look(
         if rescued is not None:
             return rescued
         if invalid is not None:
-            bad("invalid_utf8", what=_why_invalid(invalid, line))
+            bad("invalid_utf8", _why_invalid(invalid, line))
         else:
-            bad("malformed", what=f"broken JSON ({_why(error)}){_why_several(decoded)}")
+            bad("malformed", f"broken JSON ({_why(error)}){_why_several(decoded)}")
         return None
     field = options.text_field
     if not isinstance(value, dict):
-        bad("non_object", what=f"expected a JSON object, found {_json_kind(value)}")
+        bad("non_object", f"expected a JSON object, found {_json_kind(value)}")
     elif field not in value:
         there = ", ".join(map(repr, value)) or "none"
-        bad("missing", what=f"no field {field!r}; the fields are {there}: name the text with --text-field")
+        bad("missing", f"no field {field!r}; the fields are {there}", "name the text with --text-field")
     elif value[field] is None:
-        bad("null", what=f"field {field!r} is null, not a text")
+        bad("null", f"field {field!r} is null, not a text")
     elif not isinstance(value[field], str):
-        bad("non_string", what=f"field {field!r} is {_json_kind(value[field])}, not a text")
+        bad("non_string", f"field {field!r} is {_json_kind(value[field])}, not a text")
     elif not _has_surrogate(value[field]):
         return value[field], value
     elif invalid is not None:
-        bad("invalid_utf8", what=_why_invalid(invalid, line))
+        bad("invalid_utf8", _why_invalid(invalid, line))
     else:
-        bad("lone_surrogate", what=f"field {field!r} holds a lone surrogate, which no UTF-8 text can")
+        bad("lone_surrogate", f"field {field!r} holds a lone surrogate, which no UTF-8 text can")
     return None
 
 

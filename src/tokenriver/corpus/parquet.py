@@ -186,13 +186,14 @@ def _check_columns(source: Source, schema: Any, options: SourceOptions) -> list[
     wanted = [options.text_field]
     if options.text_field not in schema.names:
         raise CorpusError(
-            f"{source}: no column {options.text_field!r}; the columns are {there}: name it with --text-field"
+            f"{source}: no column {options.text_field!r}; the columns are {there}",
+            advice=("name it with --text-field",),
         )
     if options.split_field and options.split_field not in wanted:
         if options.split_field not in schema.names:
             raise CorpusError(
-                f"{source}: no split column {options.split_field!r}; the columns are {there}: "
-                "choose another rule with --split"
+                f"{source}: no split column {options.split_field!r}; the columns are {there}",
+                advice=("choose another rule with --split",),
             )
         wanted.append(options.split_field)
     if options.id_field and options.id_field not in wanted and options.id_field in schema.names:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import zstandard
 
+from tokenriver.corpus.inputs import written_to
 from tokenriver.errors import CorpusError, IntegrityError
 
 if TYPE_CHECKING:
@@ -208,6 +209,7 @@ def _file_chunks(
     except OSError as error:
         raise CorpusError(f"{source}: cannot be read ({error.strerror})") from error
     try:
+        modified = os.fstat(handle).st_mtime_ns
         if position:
             os.lseek(handle, position, os.SEEK_SET)
         while chunk := os.read(handle, read_bytes):
@@ -215,12 +217,15 @@ def _file_chunks(
             if on_raw is not None:
                 on_raw(chunk)
             yield chunk
+        changed = os.fstat(handle).st_mtime_ns != modified  # what was read may be neither what was there nor what is
     except OSError as error:
         raise CorpusError(f"{source}: reading failed at byte {position:,} ({error.strerror})") from error
     finally:
         os.close(handle)
     if position != source.n_bytes:
         raise _changed(source, position)
+    if changed:
+        raise written_to(source)
 
 
 def _changed(source: Source, n_bytes: int) -> IntegrityError:
@@ -242,7 +247,8 @@ def _skip(chunks: Iterator[bytes], n: int, source: Source) -> Iterator[bytes]:
     if n:
         raise IntegrityError(
             f"{source}: ends after {start - n:,} bytes, but an unfinished build had read {start:,} of it: the input "
-            "changed; give it as it was, or build with --restart to begin anew"
+            "changed",
+            advice=("give it as it was, or build with --restart to begin anew",),
         )
 
 

@@ -11,7 +11,32 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["ThreadsAhead"]
+__all__ = ["JoinedThread", "ThreadsAhead"]
+
+
+class JoinedThread(threading.Thread):
+    """A daemon thread that a join waits for, also one that follows a join which Ctrl-C or SIGTERM interrupted.
+
+    `threading.Thread.join` takes a thread for ended once an exception came while it waited (CPython 3.11 does), and the
+    clean-up that follows would run beside it.
+    """
+
+    def __init__(self, run: Callable[[], None], *, name: str) -> None:
+        super().__init__(name=name, daemon=True)
+        self._work = run
+        self._ended = threading.Event()
+
+    def run(self) -> None:
+        """Do the work."""
+        try:
+            self._work()
+        finally:
+            self._ended.set()
+
+    def join(self, timeout: float | None = None) -> None:
+        """Wait until it has ended."""
+        if self._ended.wait(timeout):
+            super().join(timeout)
 
 
 class ThreadsAhead:
@@ -23,7 +48,7 @@ class ThreadsAhead:
     def __init__(self, run: Callable[[], None], n: int, *, name: str) -> None:
         self.news = threading.Condition()
         self.stopped = False
-        self._threads = [threading.Thread(target=run, name=f"{name}_{i}", daemon=True) for i in range(n)]
+        self._threads = [JoinedThread(run, name=f"{name}_{i}") for i in range(n)]
 
     def start(self) -> None:
         """Begin."""

@@ -1,7 +1,6 @@
 """Re-tokenize frozen documents with new vocabularies: every data set through the fast build, and the manifest last.
 
-Run again after an interruption, it goes on: finished data sets are recognised by their records, an unfinished one by
-its journal.
+Run again after an interruption, it goes on: finished data sets are known by their records, others by their journal.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tokenriver.building.build import build
-from tokenriver.errors import IntegrityError, UsageError
+from tokenriver.errors import IntegrityError, UsageError, advising_only
 from tokenriver.files import atomic_write, file_exists, remove_file
 from tokenriver.golfing.documents import Documents, check_documents, fetch_documents, place_documents
 from tokenriver.golfing.export_manifest import dataset_entry, render_export, tokenizer_entry
@@ -22,7 +21,7 @@ from tokenriver.golfing.specs import TokenizerSpec, read_specs
 from tokenriver.golfing.vocabularies import TRAINED, end_of_text, make_vocabulary
 from tokenriver.shards.golf_manifest import GOLF_MANIFEST
 from tokenriver.shards.header import MAX_SHARD_TOKENS
-from tokenriver.shards.layouts import BUILD_RECORD, GOLF_NAME
+from tokenriver.shards.layouts import BUILD_RECORD, GOLF_NAME, JOURNAL
 from tokenriver.shards.reader import read_header
 from tokenriver.shards.record import BuildRecord, read_record
 from tokenriver.storage.directory import RemoteDirectory, staging_directory
@@ -190,12 +189,19 @@ def _bring_documents(
     raise UsageError("give the documents with --docs, or the repository that holds them with --repo-id")
 
 
+_ANEW = "give the command as before, remove the data set's folder to make it anew, or give another --output-root"
+
+
+@advising_only(
+    "--backend", instead={"--restart": _ANEW, "--overwrite": _ANEW, "--shard-tokens": "raise --chunk-tokens"}
+)
 def _make_one(
     plan: _Plan, spec: TokenizerSpec, stage: Callable[[str, int], AbstractContextManager[ProgressSink | None]] | None
 ) -> _Made:
     """Make a tokenizer and its data set, or find them made."""
     path = plan.out / "datasets" / spec.dataset / (GOLF_NAME + BUILD_RECORD)
-    there = read_record(path) if file_exists(path) else None
+    ended = is_remote(path) or not path.with_name(GOLF_NAME + JOURNAL).exists()  # else killed at its very end
+    there = read_record(path) if ended and file_exists(path) else None
 
     def accept(sha256: str) -> None:
         if there is not None:

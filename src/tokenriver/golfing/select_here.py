@@ -84,8 +84,10 @@ class LocalSelection:
                 raw = path.read_bytes()
                 path.unlink()
                 yield from sort_bucket(raw)
-        finally:
-            shutil.rmtree(self._folder)
+        except BaseException:  # what went wrong is what the user must hear
+            shutil.rmtree(self._folder, ignore_errors=True)
+            raise
+        shutil.rmtree(self._folder)
 
     def _deal_out(self, seed: int, limit: int, paths: list[Path]) -> None:
         """Write the chosen documents into buckets by their keys."""

@@ -15,7 +15,7 @@ from tokenriver.building.records import Origin
 from tokenriver.corpus.finding import find_sources
 from tokenriver.corpus.kinds import kind_of
 from tokenriver.corpus.sources import Source
-from tokenriver.errors import IntegrityError, UsageError
+from tokenriver.errors import IntegrityError, UsageError, advising_only
 from tokenriver.evals.make import EvalSummary, make_eval_file
 from tokenriver.files import file_exists, is_file, make_directory
 from tokenriver.hub.repository import Repository
@@ -24,7 +24,7 @@ from tokenriver.recipes.archive import is_archive
 from tokenriver.recipes.estimate import make_plan
 from tokenriver.recipes.found import FoundFiles, find_local, find_remote, forget_unpinned, within, write_pin
 from tokenriver.recipes.on_disk import FilesOnDisk, bring_all
-from tokenriver.recipes.options import RecipeOptions
+from tokenriver.recipes.options import INSTEAD, OFFERED, RecipeOptions
 from tokenriver.recipes.recipe import HUB_PREFIX, LoadedRecipe, load_recipe
 from tokenriver.recipes.rows import parquet_to_jsonl
 from tokenriver.recipes.supply import FileSupply
@@ -188,7 +188,7 @@ class PreparedRecipe:
             named = zip(here.paths, here.names, strict=True)
             sources, n_val = [replace(find_sources([path])[0], name=name) for path, name in named], here.n_val
             facts |= here.facts
-        with supply as bringing:
+        with supply as bringing, advising_only(*OFFERED, instead=INSTEAD):
             return build_together(
                 Origin(sources, None, facts),
                 tokenizers=self.tokenizers,

@@ -16,9 +16,24 @@ if TYPE_CHECKING:
 
     from tokenriver.tokenizers.base import Backend
 
-__all__ = ["ModelDesc", "RecipeOptions"]
+__all__ = ["INSTEAD", "OFFERED", "ModelDesc", "RecipeOptions"]
 
 ModelDesc = Literal["gpt-2", "llama-3"]
+
+OFFERED = (
+    "--backend",
+    "--layout",
+    "--on-bad-record",
+    "--out",
+    "--overwrite",
+    "--restart",
+    "--shard-tokens",
+    "--text-field",
+)
+"""Those of a build's options that a recipe's run has as well: errors advise no other."""
+
+INSTEAD = {"--dataset": "another --out stands beside it"}
+"""What they advise instead of one that it has not."""
 
 _TOKENIZERS: dict[str | None, str] = {
     None: "gpt2",

@@ -62,7 +62,7 @@ class RedoLog:
 
     def damaged(self, error: Exception) -> ResumeError:
         """The error for a log whose lines are not what they should be."""
-        return ResumeError(f"{self.path}: damaged ({error}); give --restart to begin anew")
+        return ResumeError(f"{self.path}: damaged ({error})", advice=("give --restart to begin anew",))
 
     def close(self) -> None:
         """Stop writing; the file stays."""
@@ -91,8 +91,8 @@ def refuse_engine(path: Path, entries: list[dict[str, Any]], engine: str) -> Non
     found = entries[0].get("engine", "local")
     if found != engine and len(entries) > 1:
         raise ResumeError(
-            f"{path.parent}: what is unfinished there was begun with --engine {found}, and only that can go on with "
-            f"it; give --engine {found}, or --restart to begin anew with {engine}"
+            f"{path.parent}: what is unfinished there was begun with --engine {found}, and only that can go on with it",
+            advice=(f"give --engine {found}, or --restart to begin anew with {engine}",),
         )
 
 
@@ -102,12 +102,25 @@ def refuse_changes(now: dict[str, Any], then: dict[str, Any], where: object) -> 
         if now[key] == then.get(key):
             continue
         found, expected = now[key], then.get(key)
+        changed = f"{key} was {expected} and is now {found}"
         if key == "inputs" and isinstance(expected, list):
-            pairs = zip([*found, *[None] * len(expected)], [*expected, *[None] * len(found)], strict=False)
-            found, expected = next((a, b) for a, b in pairs if a != b)
-            key = f"input {(found or expected)[0]}"
-            expected = f"[name, bytes, modified (ns) or version] = {expected}"
+            changed = _changed_input(found, expected)
         raise ResumeError(
-            f"{where}: what is unfinished there was made otherwise: {key} was {expected} and is now {found}; "
-            "give the command as before, or with --restart to begin anew"
+            f"{where}: what is unfinished there was made otherwise: {changed}",
+            advice=("give the command as before, or with --restart to begin anew",),
         )
+
+
+def _changed_input(found: list[Any], expected: list[Any]) -> str:
+    """The first difference between two lists of inputs: one more, one less, one that changed, or their order."""
+    names = [{one[0] for one in inputs} for inputs in (found, expected)]
+    for inputs, others, what in ((expected, names[0], "not given any more"), (found, names[1], "new")):
+        other = next((one[0] for one in inputs if one[0] not in others), None)
+        if other is not None:
+            return f"input {other} is {what}"
+    if len(found) != len(expected):
+        return f"there were {len(expected):,} inputs and are now {len(found):,}, some of one name"
+    at = next(i for i in range(len(found)) if found[i] != expected[i])
+    if found[at][0] != expected[at][0]:
+        return f"input {at} (counted from 0) was {expected[at][0]} and is now {found[at][0]}; the order matters"
+    return f"input {found[at][0]} was [name, bytes, modified (ns) or version] = {expected[at]} and is now {found[at]}"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import filelock
@@ -37,10 +37,19 @@ def locked(
         raise ResumeError(f"{where}: {busy}") from None
     try:
         yield
-    finally:
+    except BaseException:
+        with suppress(OSError):  # a disk that fails: what it kept from being done is what the user must hear
+            _release(lock, lock_file, [*removable, *missing])
+        raise
+    _release(lock, lock_file, [*removable, *missing])
+
+
+def _release(lock: filelock.BaseFileLock, lock_file: Path, removable: Iterable[Path]) -> None:
+    try:
         lock_file.unlink(missing_ok=True)
+    finally:
         lock.release()
-        for made in dict.fromkeys([*removable, *missing]):
-            if not made.exists() or any(made.iterdir()):
-                break
-            made.rmdir()
+    for made in dict.fromkeys(removable):
+        if not made.exists() or any(made.iterdir()):
+            break
+        made.rmdir()

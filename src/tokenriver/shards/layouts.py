@@ -103,7 +103,8 @@ def shard_name(layout: Layout, dataset: str, split: Split, index: int) -> str:
     """The file name of a shard. Raises UsageError when the number needs more digits than the layout has."""
     digits = _DIGITS[layout]
     if not 0 <= index < 10**digits:
-        raise UsageError(f"shard number {index} does not fit the {digits} digits of a name: raise --shard-tokens")
+        what = f"shard number {index} does not fit the {digits} digits of a name"
+        raise UsageError(what, advice=("raise --shard-tokens",))
     if layout == "tokens":
         return f"{split}-{index:05d}.bin"
     return f"{record_prefix(layout, dataset)}_{split}_{index:06d}.bin"

@@ -82,7 +82,8 @@ class ShardWriter:
         self._file = open(self.part, "r+b" if keep_tokens else "w+b", buffering=0)  # noqa: SIM115
         try:
             if keep_tokens and os.fstat(self._file.fileno()).st_size < self._header.file_bytes:
-                raise FormatError(f"{self.part}: shorter than the {keep_tokens:,} ids that the journal recorded")
+                what = f"{self.part}: shorter than the {keep_tokens:,} ids that the journal recorded"
+                raise FormatError(what, advice=("build with --restart to begin anew",))
             self._file.truncate(self._header.file_bytes)
             self._file.seek(self._header.file_bytes)
         except BaseException:
