@@ -451,3 +451,13 @@ def test_a_row_over_a_border_whose_second_shard_was_cut_is_told_at_its_step(data
         found += (facts(batch) for batch in loader)
     assert found == reference[: len(found)]
     assert loader.step == len(found)
+
+
+@needs_ring
+def test_after_all_were_closed_only_what_is_read_is_opened(data_set: DataSet) -> None:
+    reader = TrainLoader(data_set([200] * 12), batch_size=16, seq_len=16).reader
+    assert reader._open_now(np.arange(12)).all
+    reader.close()
+    assert len(reader._open_now(np.array([3, 3])).held) == 1
+    assert set(reader._open) == {3}
+    assert len(reader._open_now(np.array([3, 5])).held) == 2

@@ -103,7 +103,10 @@ class OpenShards:
             return found
         with self._lock:
             found, every = self._now, _look_every(len(self._open))  # as it is now: another thread may have closed them
-            if found is not None and now < found.until:
+            if found is None:  # nothing is open, or may be here no more
+                self._used[:] = False
+                wanted = self._used.copy()
+            elif now < found.until:
                 wanted = found.descriptors >= 0
             else:
                 wanted, every = self._used.copy(), every / 2
