@@ -242,3 +242,33 @@ def test_a_warning_is_one_line_and_quiet_hides_it(
     assert cli.main(words) == 0
     assert capsys.readouterr().err == ""
     assert warnings.filters == filters
+
+
+LATE = """
+import atexit, os, signal, sys, threading
+import tokenriver.cli
+from tokenriver import __main__ as command
+def send(): os.kill(os.getpid(), {signal}); sum(range(1000))
+class Late:
+    def __del__(self, kill=os.kill, pid=os.getpid()): kill(pid, {signal})
+tokenriver.cli.main = lambda: {code}
+code = command.main()
+moment = {moment!r}
+if moment == "at once": send()
+if moment == "at exit": atexit.register(send)
+if moment == "last": sys.modules["late"] = Late()
+if moment == "while a thread is waited for": threading.Timer(0.05, send).start()
+sys.exit(code)
+"""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="signals of POSIX")
+@pytest.mark.parametrize("moment", ["at once", "while a thread is waited for", "at exit", "last"])
+@pytest.mark.parametrize(("kind", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 0), (signal.SIGTERM, 143)])
+def test_a_signal_after_all_is_done_changes_no_exit_code(kind: signal.Signals, code: int, moment: str) -> None:
+    script = LATE.format(signal=int(kind), code=code, moment=moment)
+    environment = {**os.environ, "PYTHONPATH": str(SRC)}
+    result = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=False, env=environment
+    )
+    assert (result.returncode, result.stderr) == (code, "")
