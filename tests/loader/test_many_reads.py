@@ -354,21 +354,38 @@ def test_large_batches_are_not_held_in_groups(data_set: DataSet) -> None:
     assert step_groups.steps_together(small.assembly) == 0
 
 
-@pytest.mark.parametrize("n_ranges", [4, 32])
+@pytest.mark.parametrize("together", [True, False])
+@pytest.mark.parametrize("max_open", [128, 20])
+@pytest.mark.parametrize("n_ranges", [4, 32, 150])
 def test_with_fewer_descriptors_than_shards_some_make_room_for_others(
-    data_set: DataSet, monkeypatch: pytest.MonkeyPatch, n_ranges: int
+    data_set: DataSet, monkeypatch: pytest.MonkeyPatch, n_ranges: int, max_open: int, *, together: bool
 ) -> None:
-    root = data_set([200] * 30)
+    root = data_set([4000] * 30, variants=["uint32"])
     words: dict[str, Any] = {"batch_size": n_ranges, "seq_len": 16, "epochs": 1}
     expected = content(TrainLoader(root, **words))
     loader = TrainLoader(root, **words)
-    whole = loader.reader._reopen
+    whole, loader.reader._max_open = loader.reader._reopen, max_open
+    if not together:
+        loader.reader.at_once = None
 
     def refuse(index: int) -> int:
-        if len(loader.reader._open) >= 9:
+        if len(live) >= 9:
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         return whole(index)
 
+    class Counted(open_shards._Open):
+        """As the system counts: until it is closed, in the table or not."""
+
+        def __init__(self, *words: Any) -> None:
+            super().__init__(*words)
+            live.append(self.descriptor)
+
+        def __del__(self) -> None:
+            live.remove(self.descriptor)
+            super().__del__()
+
+    live: list[int] = []
+    monkeypatch.setattr(open_shards, "_Open", Counted)
     monkeypatch.setattr(loader.reader, "_reopen", refuse)
     assert content(loader) == expected
     assert len(loader.reader._open) <= 9

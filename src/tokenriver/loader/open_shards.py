@@ -121,6 +121,19 @@ class OpenShards:
             found.until = min((opened.checked for opened in found.held), default=now) + _look_every(len(self._open))
             return found
 
+    def _open_all(self, index: Sequence[int]) -> dict[int, _Open] | None:
+        """The shards of several ranges, open as long as this is held, whatever else is closed meanwhile; None where
+        they are more than may be open at a time."""
+        wanted, now = set(index), time.monotonic()
+        if len(wanted) > self._max_open:
+            return None
+        try:
+            return {i: self._held(i, now) for i in wanted}
+        except OSError as error:
+            if error.errno != errno.EMFILE or len(wanted) == 1:
+                raise
+            return None
+
     def _held(self, index: int, now: float, every: float | None = None) -> _Open:
         """A shard, open, that still is what it was when the loader opened, by a look at it `every` seconds."""
         opened = self._open.get(index)
@@ -137,17 +150,18 @@ class OpenShards:
         return opened
 
     def _reopened(self, index: int) -> int:
-        """A shard opened; where the process may have no more descriptors, half of those that are open make room."""
-        while True:
-            try:
-                return self._reopen(index)
-            except OSError as error:
-                if error.errno != errno.EMFILE or not self._open:
-                    raise
-                self._max_open = max(1, len(self._open) // 2)
-                self._now = None  # it holds them too
-                while len(self._open) >= self._max_open:
-                    self._open.popitem(last=False)
+        """A shard opened; where the process may have no more descriptors, half of those that are open make room, unless
+        they are being read from."""
+        try:
+            return self._reopen(index)
+        except OSError as error:
+            if error.errno != errno.EMFILE or not self._open:
+                raise
+        self._max_open = max(1, len(self._open) // 2)
+        self._now = None  # it holds them too
+        while len(self._open) >= self._max_open:
+            self._open.popitem(last=False)
+        return self._reopen(index)
 
     def _descriptor(self, index: int, now: float) -> int:
         """Its descriptor."""

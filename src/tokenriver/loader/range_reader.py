@@ -95,13 +95,12 @@ class RangeReader(OpenShards):
 
     def _read_pieces(self, index: list[int], sizes: list[int], offsets: list[int]) -> list[bytes]:
         """Pieces that each lie in one shard, one system call each; some may come back short."""
-        now, wanted = time.monotonic(), set(index)
-        if len(wanted) > self._max_open:
+        opened = self._open_all(index)
+        if opened is None:
             half = len(index) // 2
             parts = self._read_pieces(index[:half], sizes[:half], offsets[:half])
             return parts + self._read_pieces(index[half:], sizes[half:], offsets[half:])
-        opened = {i: self._descriptor(i, now) for i in wanted}
-        return list(map(_pread, [opened[i] for i in index], sizes, offsets))
+        return list(map(_pread, [opened[i].descriptor for i in index], sizes, offsets))
 
     def _complete(self, parts: list[bytes], index: list[int], sizes: list[int], offsets: list[int]) -> None:
         """Read again what came back short, which says what is wrong where it is again."""
@@ -115,10 +114,14 @@ class RangeReader(OpenShards):
         self, index: list[int], offsets: list[int], buffers: list[list[memoryview]], expected: int
     ) -> None:
         """Ranges that each lie in one shard, `expected` bytes in all: one system call each, no Python between them."""
-        now = time.monotonic()
-        opened = {i: self._descriptor(i, now) for i in set(index)}
-        done = sum(map(_preadv, [opened[i] for i in index], buffers, offsets))
-        if done == expected:
+        opened = self._open_all(index)
+        if opened is None:
+            half = len(index) // 2
+            for part in (slice(0, half), slice(half, len(index))):
+                here = index[part]
+                self._read_inside(here, offsets[part], buffers[part], expected // len(index) * len(here))
+            return
+        if sum(map(_preadv, [opened[i].descriptor for i in index], buffers, offsets)) == expected:
             return
         # The kernel gives at most 2 GiB a call; what came back short is asked for again, and says then what is wrong.
         for i, offset, (view,) in zip(index, offsets, buffers[: len(index)], strict=True):

@@ -115,8 +115,9 @@ class TokenReader(RangeReader):
             if end_to_end:
                 self._read_bytes(shards[0], offsets[0], rows.view[:n_bytes])
                 return
-            for begin in range(0, n, self._max_open):
-                part = slice(begin, begin + self._max_open)
+            step = self._max_open  # which may fall meanwhile
+            for begin in range(0, n, step):
+                part = slice(begin, begin + step)
                 self._read_inside(shards[part], offsets[part], rows.bytes[part], n_bytes * len(shards[part]))
 
     def locate(
