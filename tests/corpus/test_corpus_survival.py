@@ -18,7 +18,7 @@ from tokenriver.corpus.log import CorpusLog
 from tokenriver.corpus.manifest import CORPUS_MANIFEST, read_corpus_manifest
 from tokenriver.corpus.shards import verify_corpus, write_corpus
 from tokenriver.corpus.sources import SourceOptions
-from tokenriver.errors import CorpusError, ResumeError, StorageError, UsageError
+from tokenriver.errors import CorpusError, IntegrityError, ResumeError, StorageError
 from tokenriver.storage.paths import to_path
 
 if TYPE_CHECKING:
@@ -195,7 +195,7 @@ def test_a_journal_that_is_damaged_or_a_builds_is_not_gone_on_with(folder: Path,
     journal = tmp_path / "c" / "_JOURNAL"
     journal.write_text('{"layout": "tokens"}\n')
     for words in ({}, {"restart": True}):
-        with pytest.raises(UsageError, match="an unfinished build of a data set is there"):
+        with pytest.raises(IntegrityError, match="an unfinished build of a data set is there"):
             write(folder, tmp_path / "c", **words)
     journal.write_text("no json\n")
     with pytest.raises(ResumeError, match=r"_JOURNAL: damaged .* --restart"):
@@ -224,7 +224,7 @@ def test_an_overwritten_corpus_stays_while_its_successor_is_unfinished(
         with pytest.raises(KeyboardInterrupt):
             write(folder, tmp_path / "c", overwrite=True)
     assert old.items() <= contents(tmp_path / "c").items()
-    with pytest.raises(UsageError, match="holds a finished corpus"):
+    with pytest.raises(IntegrityError, match="holds a finished corpus"):
         write(folder, tmp_path / "c")
     assert write(folder, tmp_path / "c", overwrite=True).resumed
     write(folder, tmp_path / "fresh")
@@ -255,7 +255,7 @@ def test_behind_a_url_an_overwritten_corpus_stays_too(
             write(folder, url, overwrite=True)
     assert verify_corpus(url) == []
     assert read_corpus_manifest(to_path(url)) == first.manifest
-    with pytest.raises(UsageError, match="holds a finished corpus"):
+    with pytest.raises(IntegrityError, match="holds a finished corpus"):
         write(folder, url)
     assert write(folder, url, overwrite=True).resumed
     write(folder, tmp_path / "fresh")

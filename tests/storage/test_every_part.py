@@ -16,7 +16,7 @@ from tokenriver import llmc
 from tokenriver.bpb.audit import audit
 from tokenriver.cli import main
 from tokenriver.corpus.shards import verify_corpus, write_corpus
-from tokenriver.errors import CorpusError, UsageError
+from tokenriver.errors import CorpusError, IntegrityError, UsageError
 from tokenriver.evals.file import open_eval_file
 from tokenriver.evals.make import make_eval_file
 from tokenriver.files import atomic_write
@@ -79,7 +79,7 @@ def test_a_corpus_is_written_and_read_behind_a_url(docs: Path, store: Any, tmp_p
     local = tokenriver.build(tmp_path / "corpus", tokenizer="byte", out=tmp_path / "out")
     remote = tokenriver.build("memory://t/corpus", tokenizer="byte", out=tmp_path / "out2")
     assert (local.directory / "_MANIFEST.json").read_bytes() == (remote.directory / "_MANIFEST.json").read_bytes()
-    with pytest.raises(UsageError, match="holds a finished corpus"):
+    with pytest.raises(IntegrityError, match="holds a finished corpus"):
         write_corpus([docs], "memory://t/corpus", **words)
     write_corpus([docs], "memory://t/corpus", overwrite=True, **{**words, "shard_bytes": 20_000})
     assert verify_corpus("memory://t/corpus") == []

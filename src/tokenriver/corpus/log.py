@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tokenriver.corpus.manifest import CorpusFile, CorpusManifest
-from tokenriver.errors import ResumeError, UsageError
+from tokenriver.errors import IntegrityError, ResumeError
 from tokenriver.resuming.journal import RedoLog, refuse_changes, refuse_engine
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ class CorpusLog:
     def __init__(self, path: Path, *, anew: bool = False) -> None:
         """Read the journal of an unfinished corpus, if there is one; with `anew` what it says does not count.
 
-        Raises ResumeError for a damaged one, UsageError for that of a data set.
+        Raises ResumeError for a damaged one, IntegrityError for that of a data set.
         """
         self._log = RedoLog(path)
         try:
@@ -60,7 +60,7 @@ class CorpusLog:
                 raise
             self._entries = []
         if self._entries and "corpus" not in self._entries[0]:
-            raise UsageError(f"{path.parent}: an unfinished build of a data set is there; choose another --out")
+            raise IntegrityError(f"{path.parent}: an unfinished build of a data set is there; choose another --out")
         if anew:
             self._entries = []
         self.files: dict[str, CorpusFile] = {}

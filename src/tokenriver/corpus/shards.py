@@ -79,7 +79,7 @@ def write_corpus(
     (and `progress.expect`, where it has that, their sum first).
 
     Run again after an interruption, it goes on: shards that are finished are kept (none of standard input); `restart`
-    begins anew. Raises UsageError for an `out` that holds a finished corpus (unless `overwrite`), CorpusError for a
+    begins anew. Raises IntegrityError for an `out` that holds a finished corpus (unless `overwrite`), CorpusError for a
     bad record or inputs that give no document, ResumeError when an unfinished corpus there was made otherwise. What
     was there before stays until the new corpus is whole. Behind a URL each shard is made in `staging`
     (storage/directory.py) and uploaded when it is whole, the manifest last.

@@ -15,7 +15,7 @@ from tokenriver.corpus.manifest import (
     render_corpus_manifest,
     write_corpus_manifest,
 )
-from tokenriver.errors import FormatError, ResumeError, UsageError
+from tokenriver.errors import FormatError, IntegrityError, ResumeError
 from tokenriver.files import PART_SUFFIX, file_exists, fsync_directory
 from tokenriver.resuming.lock import locked
 from tokenriver.resuming.swap import Swap
@@ -99,7 +99,7 @@ class CorpusTarget:
         return self.folder / (name + PART_SUFFIX)
 
     def is_finished(self, *, overwrite: bool) -> bool:
-        """Whether a corpus is there. UsageError for one that is not to be overwritten, and for any other data set."""
+        """Whether a corpus is there. IntegrityError for one that is not to be overwritten, and any other data set."""
         if not file_exists(self.where / CORPUS_MANIFEST):
             return False
         try:
@@ -107,11 +107,14 @@ class CorpusTarget:
         except FormatError:
             ours = overwrite
         if not ours:
-            raise UsageError(
+            raise IntegrityError(
                 f"{self.where}: holds another data set ({CORPUS_MANIFEST} is no corpus manifest); choose another --out"
             )
         if not overwrite:
-            raise UsageError(f"{self.where}: holds a finished corpus; give --overwrite to replace it, or another --out")
+            raise IntegrityError(
+                f"{self.where}: holds a finished corpus already ({CORPUS_MANIFEST})",
+                advice=("--overwrite replaces it", "another --out stands beside it"),
+            )
         return True
 
     def clear(self) -> None:
