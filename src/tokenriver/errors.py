@@ -109,14 +109,14 @@ class StorageError(TokenRiverError, OSError):
     An OSError too, `filename` being the URL and `strerror` what happened, so that whoever handles files handles it.
     """
 
-    def __init__(self, message: str, url: str) -> None:
-        super().__init__(errno.EIO, message, url)
+    def __init__(self, message: str, url: str, advice: tuple[str, ...] = ()) -> None:
+        super().__init__(errno.EIO, message, url, advice=advice)
 
     def __str__(self) -> str:
-        return f"{self.filename}: {self.strerror}"
+        return "; ".join([f"{self.filename}: {self.strerror}", *self.advice])
 
-    def __reduce__(self) -> tuple[type[StorageError], tuple[str, str]]:
-        return StorageError, (str(self.strerror), str(self.filename))
+    def __reduce__(self) -> tuple[type[StorageError], tuple[str, str, tuple[str, ...]]]:
+        return StorageError, (str(self.strerror), str(self.filename), self.advice)
 
 
 class MissingDependencyError(TokenRiverError, ImportError):

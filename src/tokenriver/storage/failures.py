@@ -93,7 +93,8 @@ def explained(error: Exception, url: str, offset: int | None = None) -> OSError:
             where,
         )
     at = "" if offset is None else f" at byte {offset:,}"
-    return StorageError(f"the store failed{at} ({said or name})", where)
+    todo = "look at the address and the network, and try again later" if may_pass(error) else "look at the address"
+    return StorageError(f"the store failed{at} ({said or name})", where, (todo,))
 
 
 def hidden_failure(error: Exception) -> Exception | None:
