@@ -6,6 +6,8 @@ import errno
 import hashlib
 import os
 import stat
+import time
+import warnings
 from contextlib import contextmanager, suppress
 from typing import IO, TYPE_CHECKING
 
@@ -39,6 +41,9 @@ PART_SUFFIX = ".part"
 """Ending of a file that is not whole yet. Nothing that reads data ever matches it."""
 
 _HASH_CHUNK = 1 << 20
+
+_LOOK_SECONDS, _SILENT_LOOKS = 0.05, 60
+"""How another process's lock is looked at, and how often before it is told that we wait."""
 
 
 @contextmanager
@@ -106,13 +111,11 @@ def sole_writer(part: Path) -> Iterator[None]:
 
 def _hold(part: Path) -> int:
     """A descriptor that has the lock of the file that has this name."""
-    import fcntl
-
     while True:
         handle = os.open(str(part), os.O_RDWR | os.O_CREAT, 0o666)
         try:
             with suppress(OSError):
-                fcntl.flock(handle, fcntl.LOCK_EX)
+                _lock(handle, part)
             ours = os.fstat(handle)
             with suppress(FileNotFoundError):  # who was before us has given it its name, or removed it
                 if os.path.samestat(ours, part.stat()):
@@ -123,6 +126,21 @@ def _hold(part: Path) -> int:
             os.close(handle)
             raise
         os.close(handle)
+
+
+def _lock(handle: int, part: Path) -> None:
+    """Lock the file; a warning where another process keeps its lock for longer than a small file takes."""
+    import fcntl
+
+    for _ in range(_SILENT_LOOKS):
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            time.sleep(_LOOK_SECONDS)
+        else:
+            return
+    warnings.warn(f"{part}: another process is writing this file; waiting for it", stacklevel=2)
+    fcntl.flock(handle, fcntl.LOCK_EX)
 
 
 def refuse_what_is_no_file(path: Path) -> None:

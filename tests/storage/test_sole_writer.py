@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tokenriver import load_tokenizer, make_eval_file, open_shard, write_shard
+from tokenriver import files, load_tokenizer, make_eval_file, open_shard, write_shard
 from tokenriver.evals.make import record_path
 from tokenriver.files import PART_SUFFIX, atomic_write, sole_writer
 
@@ -118,15 +118,19 @@ def test_a_part_that_is_something_else_too_is_not_written_into(tmp_path: Path, w
     assert path.read_bytes() == b"ours"
 
 
-def test_a_shard_is_waited_for_too(tmp_path: Path) -> None:
-    path = tmp_path / "x.bin"
+def write_while_held(path: Path) -> None:
+    """A shard, by a thread that finds another writer there."""
     mine = threading.Thread(target=write_shard, args=(path, [1, 2, 3]))
     with sole_writer(part_of(path)):
         mine.start()
         mine.join(A_WHILE)
         assert not path.exists()
     mine.join()
-    assert open_shard(path).tolist() == [1, 2, 3]
+
+
+def test_a_shard_is_waited_for_too(tmp_path: Path) -> None:
+    write_while_held(tmp_path / "x.bin")
+    assert open_shard(tmp_path / "x.bin").tolist() == [1, 2, 3]
     assert names(tmp_path) == ["x.bin"]
 
 
@@ -142,3 +146,9 @@ def test_an_evaluation_file_and_its_record_are_of_one_process(tmp_path: Path) ->
     mine.join()
     record = json.loads(record_path(out).read_bytes())
     assert record["file"]["sha256"] == hashlib.sha256(out.read_bytes()).hexdigest()
+
+
+def test_who_waits_for_long_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "_SILENT_LOOKS", 2)
+    with pytest.warns(UserWarning, match=r"x\.bin\.part: another process is writing this file; waiting for it"):
+        write_while_held(tmp_path / "x.bin")
