@@ -55,7 +55,9 @@ def soak_round(folder: Path, rng: random.Random) -> dict[str, Any]:
     texts = random_texts(rng)
     inputs = write_inputs(folder, texts, rng)
     words = random_options(rng)
+    began = time.monotonic()
     finish(inputs, folder / "peace", words)
+    seconds = time.monotonic() - began
     expected = hashes(folder / "peace")
     kills = 0
     for _ in range(rng.randint(1, 8)):
@@ -64,7 +66,7 @@ def soak_round(folder: Path, rng: random.Random) -> dict[str, Any]:
         moved = {**words, "workers": rng.choice([1, 2, 3]), "block_bytes": rng.choice([1000, 60_000, 1 << 20])}
         process = start(inputs, folder / "kills", moved)
         try:
-            process.wait(timeout=0.8 + rng.random() * 2.5)
+            process.wait(timeout=seconds * rng.uniform(0.3, 1.1))  # begins to write at a third or later
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
