@@ -9,7 +9,7 @@ import stat
 from contextlib import contextmanager, suppress
 from typing import IO, TYPE_CHECKING
 
-from tokenriver.storage.paths import is_remote, no_folder, scheme_of
+from tokenriver.storage.paths import is_remote, is_web, no_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -151,7 +151,7 @@ def open_binary(path: Path, *, ahead: bool = True) -> RawIOBase:
     if is_remote(path):
         from tokenriver.storage.seeking import open_url
 
-        return open_url(str(path), ahead=ahead or scheme_of(str(path)) in ("http", "https"))
+        return open_url(str(path), ahead=ahead or is_web(str(path)))
     return open(path, "rb", buffering=0, opener=_open_at_once)
 
 

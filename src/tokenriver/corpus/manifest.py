@@ -9,7 +9,7 @@ import msgspec
 
 from tokenriver.errors import FormatError
 from tokenriver.files import PART_SUFFIX, atomic_write, sha256_file
-from tokenriver.storage.paths import is_remote, scheme_of, to_path, word_of
+from tokenriver.storage.paths import is_remote, is_web, to_path, word_of
 
 if TYPE_CHECKING:
     import os
@@ -125,7 +125,7 @@ def corpus_directory(inputs: Sequence[str | os.PathLike[str]]) -> Path | None:
         return None
     path = to_path(inputs[0])
     if is_remote(path):
-        return path if scheme_of(str(path)) not in ("http", "https") and is_corpus(path) else None
+        return path if not is_web(str(path)) and is_corpus(path) else None
     return path if path.is_dir() and is_corpus(path) else None
 
 

@@ -18,7 +18,7 @@ from tokenriver.corpus.sources import Source
 from tokenriver.corpus.streams import read_small
 from tokenriver.errors import CorpusError, IntegrityError
 from tokenriver.storage.objects import RemoteFile, below, find_object, glob_objects, required_size
-from tokenriver.storage.paths import last_name, scheme_of, shown
+from tokenriver.storage.paths import is_web, last_name, shown
 from tokenriver.storage.reading import read_from, read_whole
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def find_remote(url: str) -> Iterator[Source]:
     if found is not None:
         yield _source(found, last_name(url))
         return
-    if scheme_of(url) in ("http", "https"):  # no web server lists what it has
+    if is_web(url):  # no web server lists what it has
         raise CorpusError(f"{shown(url)}: no such file on the server; check the address")
     directory = corpus_directory([url])
     if directory is not None:

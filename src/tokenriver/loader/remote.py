@@ -35,7 +35,7 @@ from tokenriver.loader.source import ShardSource, together
 from tokenriver.shards.header import HEADER_BYTES, ShardHeader, parse_header
 from tokenriver.storage import is_url, to_path
 from tokenriver.storage.objects import below, find_object
-from tokenriver.storage.paths import scheme_of
+from tokenriver.storage.paths import is_web
 
 __all__ = ["hash_remote", "resolve_urls", "shards_at"]
 
@@ -81,11 +81,11 @@ def _explain(url: str, names: list[str]) -> str:
 def _is_pattern(url: str) -> bool:
     """Whether a URL is one of many objects. An object or a prefix of exactly that name goes first, and "?" begins a
     query on the web."""
-    magic = "*" if scheme_of(url) in ("http", "https") else "*?["
+    magic = "*" if is_web(url) else "*?["
     if not is_url(url) or not any(c in url for c in magic) or find_object(url) is not None:
         return False
     with suppress(FileNotFoundError):  # no such bucket: said when the pattern matches nothing
-        return scheme_of(url) in ("http", "https") or not below(url, deep=False)
+        return is_web(url) or not below(url, deep=False)
     return True
 
 
