@@ -18,7 +18,7 @@ from tokenriver.corpus.sources import Source
 from tokenriver.corpus.streams import read_small
 from tokenriver.errors import CorpusError, IntegrityError
 from tokenriver.storage.objects import RemoteFile, below, find_object, glob_objects, required_size
-from tokenriver.storage.paths import is_web, last_name, shown
+from tokenriver.storage.paths import is_web, last_name, shown, to_path
 from tokenriver.storage.reading import read_from, read_whole
 
 if TYPE_CHECKING:
@@ -137,8 +137,6 @@ def _glob_files(pattern: str) -> Iterator[Source]:
 
 
 def _corpus_files(url: str) -> Iterator[Source]:
-    from tokenriver.storage.paths import to_path
-
     root = url.rstrip("/")
     there = below(url)
     for file in read_corpus_manifest(to_path(url)).files:
