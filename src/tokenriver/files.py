@@ -23,7 +23,6 @@ __all__ = [
     "file_size",
     "fsync_directory",
     "human_bytes",
-    "human_count",
     "is_file",
     "is_same_file",
     "make_directory",
@@ -244,8 +243,3 @@ def human_bytes(n: float) -> str:
             return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
         n /= 1000
     return f"{n:.1f} PB"
-
-
-def human_count(n: int) -> str:
-    """1234567 → '1,234,567'."""
-    return f"{n:,}"

@@ -9,7 +9,7 @@ import typer
 
 from tokenriver.cli.stopping import going_on
 from tokenriver.errors import UsageError
-from tokenriver.files import human_bytes, human_count
+from tokenriver.files import human_bytes
 
 if TYPE_CHECKING:
     from tokenriver.building.summary import BuildSummary
@@ -143,14 +143,14 @@ def print_summary(summary: BuildSummary, *, has_split: bool = True) -> None:
         files = [f for f in summary.files if f.split == split]
         if not files:
             continue
-        last = f", the last with {human_count(files[-1].n_tokens)} (expected)" if len(files) > 1 else ""
+        last = f", the last with {files[-1].n_tokens:,} (expected)" if len(files) > 1 else ""
         print(
-            f"{split:<6}{human_count(summary.documents_by_split[split])} documents, "
-            f"{human_count(summary.tokens_by_split[split])} tokens in {len(files)} shards{last}"
+            f"{split:<6}{summary.documents_by_split[split]:,} documents, "
+            f"{summary.tokens_by_split[split]:,} tokens in {len(files)} shards{last}"
         )
     rate = summary.text_bytes / summary.tokens if summary.tokens else 0
     print(
-        f"all {human_count(summary.documents)} documents done: {human_bytes(summary.text_bytes)} of text, "
+        f"all {summary.documents:,} documents done: {human_bytes(summary.text_bytes)} of text, "
         f"{rate:.2f} bytes per token, {summary.text_bytes / 1e6 / summary.seconds:.1f} MB/s"
         + (" (went on with an unfinished build)" if summary.resumed else "")
     )
@@ -163,17 +163,17 @@ def _notes(summary: BuildSummary, *, has_split: bool) -> list[str]:
     notes = []
     if summary.documents and not summary.documents_by_split["train"]:
         notes.append(
-            f"no train data: the split rule puts all {human_count(summary.documents)} documents on the val side"
+            f"no train data: the split rule puts all {summary.documents:,} documents on the val side"
             + ("; --split chooses another" if has_split else "")
         )
     if summary.skipped:
-        listed = ", ".join(f"{human_count(n)} {kind}" for kind, n in summary.skipped.items())
+        listed = ", ".join(f"{n:,} {kind}" for kind, n in summary.skipped.items())
         notes.append(f"skipped: {listed}")
     if summary.reference_documents:
         share = summary.reference_documents / summary.documents
-        notes.append(f"{human_count(summary.reference_documents)} documents ({share:.2%}) took the reference encoder")
+        notes.append(f"{summary.reference_documents:,} documents ({share:.2%}) took the reference encoder")
     if summary.special_texts:
-        notes.append(f"{human_count(summary.special_texts)} texts spell a special token; they are ordinary text")
+        notes.append(f"{summary.special_texts:,} texts spell a special token; they are ordinary text")
     if summary.lossless < summary.sampled:
         notes.append(
             f"tokenizer not lossless on sample: {summary.sampled - summary.lossless} of {summary.sampled} documents "

@@ -8,7 +8,7 @@ import typer
 
 from tokenriver.cli.build import how_to_go_on, unescaped
 from tokenriver.cli.stopping import going_on
-from tokenriver.files import human_bytes, human_count
+from tokenriver.files import human_bytes
 
 if TYPE_CHECKING:
     from tokenriver.corpus.shards import CorpusSummary
@@ -76,8 +76,8 @@ def _print_json(summary: CorpusSummary) -> None:
 
 
 def _print_summary(summary: CorpusSummary) -> None:
-    sides = ", ".join(f"{human_count(n)} {side}" for side, n in summary.manifest.documents.items())
+    sides = ", ".join(f"{n:,} {side}" for side, n in summary.manifest.documents.items())
     print(f"{sides} documents, {human_bytes(summary.text_bytes)} of text in {len(summary.manifest.files)} files")
     if summary.skipped:
-        print("left out: " + ", ".join(f"{human_count(n)} {kind}" for kind, n in sorted(summary.skipped.items())))
+        print("left out: " + ", ".join(f"{n:,} {kind}" for kind, n in sorted(summary.skipped.items())))
     print(f"wrote {summary.path}" + (" (went on with an unfinished corpus)" if summary.resumed else ""))

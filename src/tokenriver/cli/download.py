@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 import typer
 
 from tokenriver.cli.stopping import going_on
-from tokenriver.files import human_bytes, human_count
+from tokenriver.files import human_bytes
 
 __all__ = ["download_command"]
 
@@ -44,7 +44,7 @@ def download_command(
         print_json(summary)
     elif not quiet:
         print(
-            f"{len(summary.files)} shards, {human_count(summary.n_tokens)} tokens, {human_bytes(summary.n_bytes)}; "
+            f"{len(summary.files)} shards, {summary.n_tokens:,} tokens, {human_bytes(summary.n_bytes)}; "
             f"{summary.fetched} files fetched, every one checked"
         )
         for directory in summary.directories:

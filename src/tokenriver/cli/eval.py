@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 import typer
 
 from tokenriver.errors import TokenRiverError, UsageError
-from tokenriver.files import human_count
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -83,19 +82,16 @@ def make_command(
 
 
 def _print_summary(summary: EvalSummary) -> None:
-    print(
-        f"{human_count(summary.examples)} examples, {human_count(summary.tokens)} ids, version {summary.version} "
-        f"in {summary.path}"
-    )
+    print(f"{summary.examples:,} examples, {summary.tokens:,} ids, version {summary.version} in {summary.path}")
     if summary.skipped:
-        print("skipped: " + ", ".join(f"{human_count(n)} {kind}" for kind, n in summary.skipped.items()))
+        print("skipped: " + ", ".join(f"{n:,} {kind}" for kind, n in summary.skipped.items()))
     if summary.notes.get("not_lossless"):
         print(
-            f"{human_count(summary.notes['not_lossless'])} completions changed when encoded by themselves (a leading "
+            f"{summary.notes['not_lossless']:,} completions changed when encoded by themselves (a leading "
             "space lost, or normalised): --boundary joint encodes them after their context"
         )
     if summary.notes.get("boundary_apart"):
-        print(f"{human_count(summary.notes['boundary_apart'])} completions could not be cut jointly: encoded apart")
+        print(f"{summary.notes['boundary_apart']:,} completions could not be cut jointly: encoded apart")
     print(f"wrote {summary.record}")
 
 
@@ -126,7 +122,7 @@ def show_command(
         print(json.dumps(facts, indent=2, ensure_ascii=False))
         return
     print(f"example {k}, label {example.label}")
-    print(f"context ({human_count(len(example.context))} ids): {_shown(context)}")
+    print(f"context ({len(example.context):,} ids): {_shown(context)}")
     for i, completion in enumerate(completions):
         mark = "*" if i == example.label else " "
         lead = f" (not scored: {_shown(str(completion['lead']))})" if completion["lead"] else ""
@@ -196,7 +192,7 @@ def run_command(
         return
     print(scores.table())
     if n_left_out:
-        print(f"{human_count(n_left_out)} examples left out: longer than {human_count(seq_len)} ids")
+        print(f"{n_left_out:,} examples left out: longer than {seq_len:,} ids")
 
 
 def load_model(words: str) -> Callable[..., Any]:

@@ -10,7 +10,7 @@ import typer
 from tokenriver.cli.build import how_to_go_on
 from tokenriver.cli.stopping import at_once, going_on
 from tokenriver.errors import UsageError
-from tokenriver.files import human_bytes, human_count
+from tokenriver.files import human_bytes
 from tokenriver.storage.paths import to_path
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def fetch_command(
         print_json(done)
     elif not quiet:
         print(
-            f"{done.dataset}: {human_count(done.val_tokens)} val and {human_count(done.train_tokens)} train tokens, "
+            f"{done.dataset}: {done.val_tokens:,} val and {done.train_tokens:,} train tokens, "
             f"{human_bytes(done.n_bytes)} in {len(done.files)} files; {done.fetched} fetched, every one checked"
         )
         print(f"wrote {done.root}")
@@ -133,12 +133,9 @@ def select_command(
     if as_json:
         print_json(chosen)
     elif not quiet:
-        print(
-            f"chose {human_count(chosen.num_docs)} of {human_count(chosen.documents_read)} documents, "
-            f"{human_count(chosen.docs_val)} of them val"
-        )
+        print(f"chose {chosen.num_docs:,} of {chosen.documents_read:,} documents, {chosen.docs_val:,} of them val")
         if chosen.skipped:
-            print("skipped: " + ", ".join(f"{human_count(n)} {kind}" for kind, n in chosen.skipped.items()))
+            print("skipped: " + ", ".join(f"{n:,} {kind}" for kind, n in chosen.skipped.items()))
         print(f"docs_sha256 {chosen.docs_sha256}")
         print(f"wrote {chosen.docs}")
 
@@ -178,7 +175,7 @@ def export_command(
 
     def say(found: Documents) -> None:
         if not quiet:
-            print(f"{human_count(found.n_docs)} documents, {human_count(found.n_val)} of them val", flush=True)
+            print(f"{found.n_docs:,} documents, {found.n_val:,} of them val", flush=True)
             print(
                 f"docs_sha256 {found.sha256}"
                 + ("" if not (found.sidecar or {}).get("docs_sha256") else " (as the sidecar says)"),
@@ -228,8 +225,8 @@ def _print_exported(done: GolfExported) -> None:
     for name, stats in done.datasets.items():
         kept = " (was there)" if name in done.kept else ""
         print(
-            f"{name}: {human_count(stats['tokens_val'])} val tokens in {stats['files_val']} files, "
-            f"{human_count(stats['tokens_train'])} train tokens in {stats['files_train']} files{kept}"
+            f"{name}: {stats['tokens_val']:,} val tokens in {stats['files_val']} files, "
+            f"{stats['tokens_train']:,} train tokens in {stats['files_train']} files{kept}"
         )
     for note in done.notes:
         print(note)
@@ -271,7 +268,7 @@ def score_command(
     elif rank == 0:
         print(f"val_loss {score.val_loss:.8f}")
         print(f"val_bpb {score.val_bpb:.8f}")
-        print(f"{human_count(score.targets)} targets, {human_count(score.n_bytes)} bytes, {world_size} ranks")
+        print(f"{score.targets:,} targets, {score.n_bytes:,} bytes, {world_size} ranks")
 
 
 def _join_ranks(device: str | None) -> tuple[int, int]:

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tokenriver.errors import UsageError
-from tokenriver.files import human_count
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -50,10 +49,7 @@ def index_command(
         files = [{"path": str(f.path), "documents": f.n_docs, "tokens": f.n_tokens} for f in facts]
         print(json.dumps({"files": files, "seconds": round(seconds, 3)}, indent=2))
         return
-    print(
-        f"{human_count(len(facts))} indexes: {human_count(documents)} documents in {human_count(tokens)} tokens, "
-        f"{seconds:.2f} s"
-    )
+    print(f"{len(facts):,} indexes: {documents:,} documents in {tokens:,} tokens, {seconds:.2f} s")
 
 
 def _separators(

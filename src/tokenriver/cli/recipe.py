@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from tokenriver.cli.stopping import going_on
-from tokenriver.files import human_count
 
 if TYPE_CHECKING:
     from tokenriver.building.summary import BuildSummary
@@ -125,5 +124,5 @@ def _print_one(summary: BuildSummary | EvalSummary) -> None:
     if isinstance(summary, BuildSummary):
         print_summary(summary, has_split=False)
         return
-    print(f"{human_count(summary.examples)} examples, {human_count(summary.tokens)} ids, version {summary.version}")
+    print(f"{summary.examples:,} examples, {summary.tokens:,} ids, version {summary.version}")
     print(f"wrote {summary.path} and {summary.record.name}")

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from tokenriver.files import human_bytes, human_count
+from tokenriver.files import human_bytes
 
 __all__ = ["tokenizer_file_command"]
 
@@ -23,4 +23,4 @@ def tokenizer_file_command(
 
     coder = load_tokenizer(tokenizer)
     n_bytes = write_tokenizer_file(out, coder, eot=eot, version=file_version)
-    print(f"wrote {out}: {human_count(coder.vocab_size)} ids, {human_bytes(n_bytes)}")
+    print(f"wrote {out}: {coder.vocab_size:,} ids, {human_bytes(n_bytes)}")

@@ -12,7 +12,6 @@ import typer
 from tokenriver.cli.build import unescaped
 from tokenriver.cli.stopping import at_once
 from tokenriver.errors import CorpusError
-from tokenriver.files import human_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -105,23 +104,18 @@ def _texts(
     if documents == 0:
         raise CorpusError(f"no documents to train on in {len(sources)} files; skipped: {_listed(skipped) or 'nothing'}")
     if not quiet:
-        typer.echo(f"training on {human_count(documents)} documents …", err=True)
+        typer.echo(f"training on {documents:,} documents …", err=True)
 
 
 def _listed(counts: Counter[str]) -> str:
-    return ", ".join(f"{human_count(n)} {kind}" for kind, n in sorted(counts.items()) if n)
+    return ", ".join(f"{n:,} {kind}" for kind, n in sorted(counts.items()) if n)
 
 
 def _print_summary(trained: TrainedTokenizer, skipped: Counter[str], seconds: float) -> None:
-    print(
-        f"wrote {trained.path}: {human_count(trained.vocab_size)} ids from {human_count(trained.n_texts)} documents "
-        f"in {seconds:.1f} s"
-    )
+    print(f"wrote {trained.path}: {trained.vocab_size:,} ids from {trained.n_texts:,} documents in {seconds:.1f} s")
     if skipped:
         print(f"skipped: {_listed(skipped)}")
     if trained.n_empty:
-        print(f"{human_count(trained.n_empty)} documents hold white space alone: nothing to train on")
+        print(f"{trained.n_empty:,} documents hold white space alone: nothing to train on")
     if trained.n_cut:
-        print(
-            f"{human_count(trained.n_cut)} documents were longer than the trainer takes at once and went in as several"
-        )
+        print(f"{trained.n_cut:,} documents were longer than the trainer takes at once and went in as several")
