@@ -32,6 +32,7 @@ __all__ = [
     "remove_file",
     "sha256_file",
     "sole_writer",
+    "write_all",
 ]
 
 PART_SUFFIX = ".part"
@@ -49,6 +50,13 @@ def naming(path: Path) -> Iterator[None]:
         if error.filename is None:
             error.filename = str(path)
         raise
+
+
+def write_all(descriptor: int, data: bytes | memoryview) -> None:
+    """Write every byte to an open file; one call of the system may take a part of them."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
 
 
 @contextmanager

@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING
 
 from tokenriver.errors import FormatError
-from tokenriver.files import PART_SUFFIX, fsync_directory, naming
+from tokenriver.files import PART_SUFFIX, fsync_directory, naming, write_all
 from tokenriver.shards.index import INDEX_DTYPE
 
 if TYPE_CHECKING:
@@ -45,11 +45,10 @@ class IndexPart:
 
     def append(self, ends: NDArray[np.int64]) -> None:
         """Add documents' ends, counted from the shard's first id."""
-        view = memoryview(ends.astype(INDEX_DTYPE).tobytes())
-        self._digest.update(view)
+        raw = ends.astype(INDEX_DTYPE).tobytes()
+        self._digest.update(raw)
         with naming(self.part):
-            while view:
-                view = view[self._file.write(view) :]
+            write_all(self._file.fileno(), raw)
 
     @property
     def sha256(self) -> str:
