@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tokenriver.cli.stopping import going_on
+from tokenriver.cli.summaries import counted, print_json
 from tokenriver.errors import UsageError
 from tokenriver.files import human_bytes
 
@@ -98,7 +99,7 @@ def build_command(
     with going_on(how_to_go_on(overwrite=overwrite)):
         summary = _build(inputs, tokenizer, out, options, quiet=quiet)
     if as_json:
-        _print_json(summary)
+        print_json(summary)
     elif not quiet:
         print_summary(summary)
 
@@ -128,13 +129,6 @@ def unescaped(separator: str | None) -> str | None:
             rf"--document-separator {separator!r}: {error.reason}; a backslash begins an escape such as \n, and stands "
             r"for itself as \\"
         ) from None
-
-
-def _print_json(summary: BuildSummary) -> None:
-    import msgspec
-
-    values = msgspec.to_builtins(summary, enc_hook=str)
-    print(msgspec.json.format(msgspec.json.encode(values), indent=2).decode())
 
 
 def print_summary(summary: BuildSummary, *, has_split: bool = True) -> None:
@@ -167,8 +161,7 @@ def _notes(summary: BuildSummary, *, has_split: bool) -> list[str]:
             + ("; --split chooses another" if has_split else "")
         )
     if summary.skipped:
-        listed = ", ".join(f"{n:,} {kind}" for kind, n in summary.skipped.items())
-        notes.append(f"skipped: {listed}")
+        notes.append(f"skipped: {counted(summary.skipped)}")
     if summary.reference_documents:
         share = summary.reference_documents / summary.documents
         notes.append(f"{summary.reference_documents:,} documents ({share:.2%}) took the reference encoder")

@@ -8,6 +8,7 @@ import typer
 
 from tokenriver.cli.build import how_to_go_on, unescaped
 from tokenriver.cli.stopping import going_on
+from tokenriver.cli.summaries import counted, print_json
 from tokenriver.files import human_bytes
 
 if TYPE_CHECKING:
@@ -64,20 +65,14 @@ def corpus_command(
     with going_on(how), Progress(None, label="writing the corpus", quiet=quiet) as progress:
         summary = write_corpus(inputs, out, progress=progress, **words)
     if as_json:
-        _print_json(summary)
+        print_json(summary)
     elif not quiet:
         _print_summary(summary)
 
 
-def _print_json(summary: CorpusSummary) -> None:
-    import msgspec
-
-    print(msgspec.json.format(msgspec.json.encode(msgspec.to_builtins(summary, enc_hook=str)), indent=2).decode())
-
-
 def _print_summary(summary: CorpusSummary) -> None:
-    sides = ", ".join(f"{n:,} {side}" for side, n in summary.manifest.documents.items())
+    sides = counted(summary.manifest.documents)
     print(f"{sides} documents, {human_bytes(summary.text_bytes)} of text in {len(summary.manifest.files)} files")
     if summary.skipped:
-        print("left out: " + ", ".join(f"{n:,} {kind}" for kind, n in sorted(summary.skipped.items())))
+        print("left out: " + counted(dict(sorted(summary.skipped.items()))))
     print(f"wrote {summary.path}" + (" (went on with an unfinished corpus)" if summary.resumed else ""))

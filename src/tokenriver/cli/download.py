@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 import typer
 
 from tokenriver.cli.stopping import going_on
+from tokenriver.cli.summaries import print_json
 from tokenriver.files import human_bytes
 
 __all__ = ["download_command"]
@@ -39,8 +40,6 @@ def download_command(
             progress=progress,
         )
     if as_json:
-        from tokenriver.cli.summaries import print_json
-
         print_json(summary)
     elif not quiet:
         print(

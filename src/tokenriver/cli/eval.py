@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
+from tokenriver.cli.summaries import ascii_controls, counted
 from tokenriver.errors import TokenRiverError, UsageError
 
 if TYPE_CHECKING:
@@ -84,7 +85,7 @@ def make_command(
 def _print_summary(summary: EvalSummary) -> None:
     print(f"{summary.examples:,} examples, {summary.tokens:,} ids, version {summary.version} in {summary.path}")
     if summary.skipped:
-        print("skipped: " + ", ".join(f"{n:,} {kind}" for kind, n in summary.skipped.items()))
+        print("skipped: " + counted(summary.skipped))
     if summary.notes.get("not_lossless"):
         print(
             f"{summary.notes['not_lossless']:,} completions changed when encoded by themselves (a leading "
@@ -131,12 +132,7 @@ def show_command(
 
 def _shown(text: str) -> str:
     """Text in quotes with control characters escaped: spaces at the ends matter here, and terminals are left alone."""
-    return json.dumps(text, ensure_ascii=False) if text.isprintable() else ascii_controls(text)
-
-
-def ascii_controls(text: str) -> str:
-    """The text in quotes, every character that is not printable escaped."""
-    return '"' + "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text) + '"'
+    return json.dumps(text, ensure_ascii=False) if text.isprintable() else f'"{ascii_controls(text)}"'
 
 
 @eval_app.command("run")

@@ -9,6 +9,7 @@ import typer
 
 from tokenriver.cli.build import how_to_go_on
 from tokenriver.cli.stopping import at_once, going_on
+from tokenriver.cli.summaries import counted, print_json
 from tokenriver.errors import UsageError
 from tokenriver.files import human_bytes
 from tokenriver.storage.paths import to_path
@@ -48,7 +49,6 @@ def fetch_command(
     quiet: Annotated[bool, _QUIET] = False,
 ) -> None:
     """Fetch an export: manifest first, all val shards, the first train shards, the tokenizer; every file checked."""
-    from tokenriver.cli.summaries import print_json
     from tokenriver.cli.transfers import Transfers
     from tokenriver.golfing.check import check_golf
     from tokenriver.golfing.fetch import fetch_golf
@@ -110,7 +110,6 @@ def select_command(
 ) -> None:
     """Choose and shuffle documents once and for all; memory does not grow with them."""
     from tokenriver.cli.progress import Progress
-    from tokenriver.cli.summaries import print_json
     from tokenriver.golfing.select import select_golf
 
     how = how_to_go_on(overwrite=overwrite, anew=True)
@@ -135,7 +134,7 @@ def select_command(
     elif not quiet:
         print(f"chose {chosen.num_docs:,} of {chosen.documents_read:,} documents, {chosen.docs_val:,} of them val")
         if chosen.skipped:
-            print("skipped: " + ", ".join(f"{n:,} {kind}" for kind, n in chosen.skipped.items()))
+            print("skipped: " + counted(chosen.skipped))
         print(f"docs_sha256 {chosen.docs_sha256}")
         print(f"wrote {chosen.docs}")
 
@@ -168,7 +167,6 @@ def export_command(
 ) -> None:
     """Train or reuse tokenizers and export the documents with each; run again after an interruption, it goes on."""
     from tokenriver.cli.progress import Progress
-    from tokenriver.cli.summaries import print_json
     from tokenriver.cli.transfers import Transfers
     from tokenriver.golfing.export import export_golf
     from tokenriver.golfing.fetch import GolfSource
@@ -249,7 +247,6 @@ def score_command(
     """Print val_loss and val_bpb of a model over the val shards; under torchrun over all ranks."""
     from tokenriver.cli.decoding import load_decoder
     from tokenriver.cli.eval import check_device, load_model
-    from tokenriver.cli.summaries import print_json
     from tokenriver.golfing.score import made_with, score_golf
 
     check_device(device)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tokenriver.cli.trace import ascii_controls
+from tokenriver.cli.summaries import ascii_controls
 from tokenriver.storage.paths import to_output
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from tokenriver.cli.summaries import print_json
 from tokenriver.files import human_bytes
 
 __all__ = ["publish_command"]
@@ -34,8 +35,6 @@ def publish_command(
         logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     summary = publish(directory, repo, private=private, dry_run=dry_run)
     if as_json:
-        from tokenriver.cli.summaries import print_json
-
         print_json(summary)
         return
     if quiet:

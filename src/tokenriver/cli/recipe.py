@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from tokenriver.cli.stopping import going_on
+from tokenriver.cli.summaries import print_json
 
 if TYPE_CHECKING:
     from tokenriver.building.summary import BuildSummary
@@ -83,8 +84,6 @@ def recipe_command(
     with going_on(), Progress(prepared.found.total_bytes or None, label="building", quiet=quiet) as progress:
         made = prepared.run(plan=plan, progress=progress)
     if as_json:
-        from tokenriver.cli.summaries import print_json
-
         print_json(made)
     elif not quiet:
         for summary in made:
@@ -96,8 +95,6 @@ def _print_list(*, as_json: bool) -> None:
 
     recipes = [load_recipe(name).recipe for name in recipe_names()]
     if as_json:
-        from tokenriver.cli.summaries import print_json
-
         rows = [
             {"name": r.name, "about": r.about, "size": r.size, "licence": r.licence, "source": r.origin}
             for r in recipes
