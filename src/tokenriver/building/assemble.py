@@ -16,7 +16,7 @@ from tokenriver.batches import TextBatch, distinct
 from tokenriver.building.culprit import failing_document, first_difference
 from tokenriver.building.special_texts import SpecialTexts
 from tokenriver.corpus.documents import parse_block
-from tokenriver.corpus.ranges import TEXT_BYTES
+from tokenriver.corpus.ranges import text_bytes
 from tokenriver.corpus.splits import VAL, hash_split
 from tokenriver.errors import TokenizerError
 from tokenriver.tokenizers.byte import ByteTokenizer
@@ -265,7 +265,7 @@ def expected_text_bytes(sources: Sequence[Source]) -> int:
     """
     if any(source.stream is not None for source in sources):
         return 0
-    return sum((s.n_bytes or 0) * (TEXT_BYTES if s.compression or s.kind == "parquet" else 1) for s in sources)
+    return sum(map(text_bytes, sources))
 
 
 def encode_block(

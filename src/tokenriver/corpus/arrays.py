@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from tokenriver.batches import TextBatch
-from tokenriver.corpus.blocks import DocumentBlock, Segment, Verdict
+from tokenriver.corpus.blocks import BOM, DocumentBlock, Segment, Verdict, id_text
 from tokenriver.corpus.streams import read_chunks
 from tokenriver.errors import CorpusError
 
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from tokenriver.corpus.sources import Source, SourceOptions
 
 __all__ = ["cut_array", "parse_array"]
-
-_BOM = b"\xef\xbb\xbf"
 
 
 def cut_array(source: Source, index: int, *, start: int, on_raw: Callable[[bytes], None] | None) -> Iterator[Segment]:
@@ -46,7 +44,7 @@ def parse_array(segment: Segment, options: SourceOptions) -> DocumentBlock:
     order is drawn over all records, the bad ones too.
     """
     verdict = Verdict(options)
-    payload = bytes(segment.payload).removeprefix(_BOM)
+    payload = bytes(segment.payload).removeprefix(BOM)
     if options.split_field or options.id_field:
         values = _records(payload, segment)
         texts = [_text(value, segment, k, options, verdict) for k, value in enumerate(values)]
@@ -63,13 +61,13 @@ def parse_array(segment: Segment, options: SourceOptions) -> DocumentBlock:
     order = [k for k in order if texts[k] is not None]
     sides = (
         [verdict.split(values[k].get(options.split_field), segment, k, options.split_field) for k in order]
-        if (options.split_field)
+        if options.split_field
         else None
     )
     return DocumentBlock(
         TextBatch.from_texts([texts[k] for k in order]),  # type: ignore[misc]
         None if sides is None else np.array(sides, np.uint8),
-        [_id(values[k].get(options.id_field)) for k in order] if options.id_field else None,
+        [id_text(values[k].get(options.id_field)) for k in order] if options.id_field else None,
         np.full(len(order), segment.source_index, np.int32),
         np.array(order, np.int64),
         verdict.skipped,
@@ -103,7 +101,3 @@ def _text(value: Any, segment: Segment, k: int, options: SourceOptions, verdict:
         text: str = value[field]
         return text
     return None
-
-
-def _id(value: object) -> str | None:
-    return str(value) if isinstance(value, str | int) and not isinstance(value, bool) else None

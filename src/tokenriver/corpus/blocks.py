@@ -24,19 +24,30 @@ if TYPE_CHECKING:
 
     from tokenriver.corpus.sources import Source, SourceOptions
 
-__all__ = ["SKIP_KINDS", "DocumentBlock", "Position", "RawBlock", "Segment", "Verdict"]
+__all__ = [
+    "BOM",
+    "SPLIT_VALUES",
+    "DocumentBlock",
+    "Position",
+    "RawBlock",
+    "Segment",
+    "SkipKind",
+    "Verdict",
+    "bad_split",
+    "drop_empty",
+    "id_text",
+    "join_documents",
+]
+
+BOM = b"\xef\xbb\xbf"
 
 SkipKind = Literal[
     "malformed", "non_object", "missing", "null", "non_string", "invalid_utf8", "lone_surrogate", "blank", "empty"
 ]
-SKIP_KINDS: tuple[SkipKind, ...] = (
-    "malformed", "non_object", "missing", "null", "non_string", "invalid_utf8", "lone_surrogate", "blank", "empty",
-)  # fmt: skip
 """Why a record gave no document. The last two are never errors."""
 
 SPLIT_VALUES = {"train": 0, "val": 1, "validation": 1}
 """Values of a split column → side (0 train, 1 val)."""
-
 
 _UNIT = {"parquet": "row", "array": "record"}
 """What is counted where there are no lines."""
@@ -72,6 +83,11 @@ class Segment(msgspec.Struct, frozen=True, eq=False, gc=False):
         """Size of the payload."""
         return self.payload.nbytes if self.source.kind == "parquet" else len(self.payload)
 
+    @property
+    def bom_bytes(self) -> int:
+        """Bytes of the BOM that the payload begins with: 3 or 0, and 0 anywhere but at the start of a file."""
+        return len(BOM) if self.start == 0 and self.payload[:3] == BOM else 0
+
     def before(self, offset: int) -> Segment:
         """The part of it before an offset that is a border between records."""
         n = offset - self.start
@@ -80,12 +96,11 @@ class Segment(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     def place(self, offset: int) -> str:
         """Where a record is, for an error: "FILE:LINE (byte OFFSET)", or "FILE: row ROW" (from 0) for Parquet."""
-        if self.source.kind in ("parquet", "array"):
-            return f"{self.source}: {_UNIT[self.source.kind]} {offset:,} (counted from 0)"
+        if self.source.kind in _UNIT:
+            return _by_number(self.source, offset)
         line = self.first_line if self.first_line is not None else count_newlines(self.source, self.start)
         line += bytes(memoryview(self.payload)[: offset - self.start]).count(b"\n")
-        unit = f"byte {offset}" if not self.source.compression else f"byte {offset} decompressed"
-        return f"{self.source}:{line + 1} ({unit})"
+        return _by_line(self.source, line, offset)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -117,7 +132,7 @@ class DocumentBlock:
     `splits` uint8 [n] (0 train, 1 val) where a split field was asked for, `ids` (None for a record without one) where
     ids were; `source_indices` int32 [n] and `offsets` int64 [n] say where each began (Position's units;
     in a JSON array the record's number); `skipped`
-    counts by SKIP_KINDS the records that gave no document; `n_records` counts all of them.
+    counts by SkipKind the records that gave no document; `n_records` counts all of them.
     """
 
     texts: TextBatch
@@ -133,12 +148,19 @@ class DocumentBlock:
     def where(self, i: int, sources: Sequence[Source]) -> str:
         """Where document i stands, for an error; reads the file again to count lines."""
         source, offset = sources[int(self.source_indices[i])], int(self.offsets[i])
-        if source.kind in ("parquet", "array"):
-            return f"{source}: {_UNIT[source.kind]} {offset:,} (counted from 0)"
+        if source.kind in _UNIT:
+            return _by_number(source, offset)
         if source.stream is not None:
             return f"{source} (byte {offset})"
-        unit = f"byte {offset}" if not source.compression else f"byte {offset} decompressed"
-        return f"{source}:{count_newlines(source, offset) + 1} ({unit})"
+        return _by_line(source, count_newlines(source, offset), offset)
+
+
+def _by_number(source: Source, offset: int) -> str:
+    return f"{source}: {_UNIT[source.kind]} {offset:,} (counted from 0)"
+
+
+def _by_line(source: Source, line: int, offset: int) -> str:
+    return f"{source}:{line + 1} (byte {offset}{' decompressed' if source.compression else ''})"
 
 
 class Verdict:
@@ -163,6 +185,11 @@ class Verdict:
         if isinstance(value, str) and value in SPLIT_VALUES:
             return SPLIT_VALUES[value]
         return bad_split(value, segment, offset, field)
+
+
+def id_text(value: object) -> str | None:
+    """A record's id, a text or an integer, as a text; None for anything else, which names nothing."""
+    return str(value) if isinstance(value, str | int) and not isinstance(value, bool) else None
 
 
 def bad_split(value: object, segment: Segment, offset: int, field: str) -> NoReturn:

@@ -22,7 +22,6 @@ from tokenriver.batches import TextBatch
 from tokenriver.corpus.ahead import FilesAhead, files_ahead
 from tokenriver.corpus.arrays import cut_array, parse_array
 from tokenriver.corpus.blocks import (
-    SKIP_KINDS,
     DocumentBlock,
     Position,
     RawBlock,
@@ -46,7 +45,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BLOCK_BYTES",
-    "SKIP_KINDS",
     "DocumentBlock",
     "Position",
     "RawBlock",

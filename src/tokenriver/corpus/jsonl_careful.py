@@ -11,8 +11,9 @@ import msgspec
 import numpy as np
 
 from tokenriver.batches import TextBatch
-from tokenriver.corpus.blocks import DocumentBlock, Segment, Verdict
-from tokenriver.corpus.jsonl_fast import bom_bytes, plain_lines, read_columns
+from tokenriver.corpus.blocks import DocumentBlock, Segment, Verdict, id_text
+from tokenriver.corpus.jsonl_fast import plain_lines, read_columns
+from tokenriver.corpus.splits import SPLITS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,7 +60,7 @@ def parse_careful(segment: Segment, options: SourceOptions) -> DocumentBlock:
         if options.split_field:
             splits.append(verdict.split(_get(fields, "split", options), segment, offset, options.split_field))
         if options.id_field:
-            ids.append(_id_text(_get(fields, "id", options)))
+            ids.append(id_text(_get(fields, "id", options)))
         texts.append(text.encode())
         offsets.append(offset)
     return DocumentBlock(
@@ -82,13 +83,9 @@ def _get(record: Any, attribute: str, options: SourceOptions) -> object:
     return record.get(name) if isinstance(record, dict) else getattr(record, attribute)
 
 
-def _id_text(value: object) -> str | None:
-    return str(value) if isinstance(value, str | int) and not isinstance(value, bool) else None
-
-
 def _line_bounds(segment: Segment) -> Iterator[int]:
     payload = segment.payload
-    begin = bom_bytes(segment)
+    begin = segment.bom_bytes
     yield begin
     while begin < len(payload):
         newline = payload.find(b"\n", begin)
@@ -154,7 +151,7 @@ def _one_record(line: bytes, options: SourceOptions) -> tuple[str, dict[str, Any
     text: str = texts[0].as_py()
     record: dict[str, Any] = {options.text_field: text}
     if splits is not None and options.split_field:
-        record[options.split_field] = ("train", "val")[splits[0]]
+        record[options.split_field] = SPLITS[splits[0]]
     if ids is not None and options.id_field:
         record[options.id_field] = ids[0]
     return text, record
