@@ -31,7 +31,7 @@ from tokenriver.corpus.identity import identity_of
 from tokenriver.resuming.journal import refuse_changes
 from tokenriver.shards.header import VARIANTS
 from tokenriver.shards.index import index_path
-from tokenriver.shards.layouts import data_set_directory
+from tokenriver.shards.layouts import SPLITS, data_set_directory
 from tokenriver.storage.paths import is_remote
 from tokenriver.tokenizers.load import load_tokenizer
 
@@ -191,7 +191,7 @@ class Job:
             self.origin.sources,
             dtype=VARIANTS[self.variant][2],
             separator=self.separator,
-            hash_fraction=self.rule.fraction if self.rule.kind == "hash" else None,
+            hash_fraction=self.rule.hash_fraction,
             verify_sample=self.options.verify_sample,
         )
 
@@ -207,7 +207,7 @@ class Job:
             separator_option=self.options.separator,
             dtype=VARIANTS[self.variant][2],
             separator=self.separator,
-            hash_fraction=self.rule.fraction if self.rule.kind == "hash" else None,
+            hash_fraction=self.rule.hash_fraction,
             verify_sample=self.options.verify_sample,
         )
 
@@ -243,9 +243,9 @@ class Job:
             documents=sum(counts.documents),
             tokens=sum(counts.tokens),
             text_bytes=sum(counts.text_bytes),
-            documents_by_split=dict(zip(("train", "val"), counts.documents, strict=True)),
-            tokens_by_split=dict(zip(("train", "val"), counts.tokens, strict=True)),
-            text_bytes_by_split=dict(zip(("train", "val"), counts.text_bytes, strict=True)),
+            documents_by_split=dict(zip(SPLITS, counts.documents, strict=True)),
+            tokens_by_split=dict(zip(SPLITS, counts.tokens, strict=True)),
+            text_bytes_by_split=dict(zip(SPLITS, counts.text_bytes, strict=True)),
             skipped=dict(sorted(counts.skipped.items())),
             reference_documents=counts.reference_documents,
             special_texts=counts.special_texts,

@@ -13,7 +13,7 @@ from tokenriver.corpus.log import Complete, CorpusLog
 from tokenriver.corpus.manifest import SHARD_NAME, CorpusManifest, corpus_directory, corpus_facts, verify_corpus
 from tokenriver.corpus.progress import expect_bytes
 from tokenriver.corpus.sources import Source, SourceOptions, split_by_file
-from tokenriver.corpus.splits import SplitRule
+from tokenriver.corpus.splits import SPLITS, SplitRule
 from tokenriver.corpus.target import CorpusTarget
 from tokenriver.corpus.writers import CORPUS_FORMATS, CorpusFormat, written_with
 from tokenriver.corpus.writing import CorpusWriter, FinishedShards
@@ -202,7 +202,7 @@ def _write(
         if not sum(documents):
             left_out = ", ".join(f"{kind} {n:,}" for kind, n in sorted(skipped.items())) or "no records at all"
             raise CorpusError(f"the inputs give no document ({left_out}); nothing was written")
-        sides = dict(zip(("train", "val"), documents, strict=True))
+        sides = dict(zip(SPLITS, documents, strict=True))
         files = [log.files[one] for one in sorted(log.files)]
         done = Complete(CorpusManifest(*called, files, sides), text_bytes, dict(skipped))
         log.finish(done)

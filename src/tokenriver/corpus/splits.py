@@ -76,6 +76,11 @@ class SplitRule:
             return cls("train")
         raise UsageError(f"split {words!r} is not known; choose one of {CHOICES}")
 
+    @property
+    def hash_fraction(self) -> Fraction | None:
+        """The share of val where each text's hash decides; None by any other rule."""
+        return self.fraction if self.kind == "hash" else None
+
     def __str__(self) -> str:
         """The words again, in their one spelling."""
         if self.kind == "column":

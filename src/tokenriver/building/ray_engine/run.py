@@ -208,7 +208,7 @@ def _driver(job: Job, log: BuildLog, word: TokenizerWord, session: Session, prog
         reading=job.reading(),
         variant=job.variant,
         separator=job.separator,
-        hash_fraction=job.rule.fraction if job.rule.kind == "hash" else None,
+        hash_fraction=job.rule.hash_fraction,
         two_streams=two_streams,
         verify_sample=options.verify_sample,
         expected_bytes=expected_text_bytes(sources),
