@@ -29,7 +29,7 @@ from tokenriver.building.target import Target
 from tokenriver.corpus.documents import Position
 from tokenriver.corpus.identity import identity_of
 from tokenriver.resuming.journal import refuse_changes
-from tokenriver.shards.header import VARIANTS
+from tokenriver.shards.header import dtype_of
 from tokenriver.shards.index import index_path
 from tokenriver.shards.layouts import SPLITS, data_set_directory
 from tokenriver.storage.paths import is_remote
@@ -189,7 +189,7 @@ class Job:
         return BlockEncoder(
             self.tokenizer,
             self.origin.sources,
-            dtype=VARIANTS[self.variant][2],
+            dtype=dtype_of(self.variant),
             separator=self.separator,
             hash_fraction=self.rule.hash_fraction,
             verify_sample=self.options.verify_sample,
@@ -205,7 +205,7 @@ class Job:
             tokenizer_sha256=self.tokenizer.sha256,
             backend=self.options.backend,
             separator_option=self.options.separator,
-            dtype=VARIANTS[self.variant][2],
+            dtype=dtype_of(self.variant),
             separator=self.separator,
             hash_fraction=self.rule.hash_fraction,
             verify_sample=self.options.verify_sample,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from tokenriver.hub.repository import Repository
 from tokenriver.recipes.archive import is_archive
 from tokenriver.recipes.plan import RecipePlan, disk_needed, free_bytes, measure, text_bytes_of
-from tokenriver.shards.header import VARIANTS, variant_for
+from tokenriver.shards.header import dtype_of, variant_for
 from tokenriver.shards.layouts import parse_shard_name
 from tokenriver.storage.paths import is_remote, shown
 
@@ -74,7 +74,7 @@ def make_plan(
 
 def _width(tokenizer: Tokenizer, options: RecipeOptions) -> int:
     variant = "llama-3" if options.file_format == "llama-3" else variant_for(tokenizer.vocab_size)
-    return int(VARIANTS[variant][2].itemsize)
+    return dtype_of(variant).itemsize
 
 
 def _source_disk(recipe: Recipe, options: RecipeOptions, found: FoundFiles) -> int:

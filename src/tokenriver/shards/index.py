@@ -7,7 +7,6 @@ all it needs, since loading uses it too.
 
 from __future__ import annotations
 
-import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,7 +16,8 @@ import numpy as np
 from tokenriver.batches import places_of_true
 from tokenriver.errors import FormatError, UsageError
 from tokenriver.files import atomic_write, open_binary
-from tokenriver.shards.header import HEADER_BYTES, ShardHeader, parse_header
+from tokenriver.shards.header import HEADER_BYTES, ShardHeader
+from tokenriver.shards.reader import read_header
 from tokenriver.storage.paths import is_remote
 
 if TYPE_CHECKING:
@@ -68,8 +68,7 @@ def find_ends(
     here of one that began in the shard before (goes on in the next). A shard without ids has none. Two threads by
     default. Raises FormatError when the file is no shard, OSError when it cannot be read.
     """
-    with open_binary(path) as file:
-        header = parse_header(file.read(HEADER_BYTES) or b"", file.seek(0, os.SEEK_END), path)
+    header = read_header(path)
     if separator_id > np.iinfo(header.dtype).max:
         found = np.zeros(0, np.int64)
     else:
@@ -126,8 +125,7 @@ def index_shard(
 
     Raises as `find_ends`, and UsageError for a separator that is no id of the shard: one document would replace all.
     """
-    with open_binary(path) as file:
-        header = parse_header(file.read(HEADER_BYTES) or b"", file.seek(0, os.SEEK_END), path)
+    header = read_header(path)
     limit = header.vocab_size or int(np.iinfo(header.dtype).max) + 1
     if not 0 <= separator_id < limit:
         raise UsageError(f"{path}: separator {separator_id} is no id of this shard, which holds ids below {limit:,}")
