@@ -135,11 +135,10 @@ def checked_ids(ids: ArrayLike, *, vocab_size: int) -> NDArray[np.int64]:
     if array.dtype.kind not in "iu":
         raise TokenizerError(f"ids have the type {array.dtype}; expected integers")
     array = array.astype(np.int64).reshape(-1)
-    wrong = np.flatnonzero((array < 0) | (array >= vocab_size))
-    if len(wrong):
-        at = int(wrong[0])
+    if not 0 <= int(array.min()) <= int(array.max()) < vocab_size:
+        at = int(np.argmax((array < 0) | (array >= vocab_size)))
         raise TokenizerError(
-            f"id {int(array[at])} at position {at} is outside the vocabulary of {vocab_size:,} ids; "
+            f"id {int(array[at])} at position {at:,} is outside the vocabulary of {vocab_size:,} ids; "
             "another tokenizer made it"
         )
     return array

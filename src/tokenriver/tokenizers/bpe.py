@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import warnings
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,7 @@ import tokenizers
 from tokenriver.errors import TokenizerError
 from tokenriver.tokenizers.alphabet import BYTE_TO_CHAR, CHAR_TO_BYTE, bytes_of_all
 from tokenriver.tokenizers.base import encoder_failure, token_batch
-from tokenriver.tokenizers.checked import CheckedTokenizer, FastPath, Vocabulary
+from tokenriver.tokenizers.checked import CheckedTokenizer, FastPath, Vocabulary, with_fast_path
 from tokenriver.tokenizers.fast import FastEncoder
 from tokenriver.tokenizers.marked import MARK
 from tokenriver.tokenizers.suspects import SuspectFinder
@@ -115,16 +114,7 @@ def hugging_face_tokenizer(
         prefix_space=_is_prefix_space(spec.get("normalizer")),
         special_ids={int(t["id"]): t["content"] for t in special},
     )
-    if backend == "reference":
-        return CheckedTokenizer(vocabulary, reference, None)
-    try:
-        fast = fast_path(spec)
-    except TokenizerError as error:
-        warnings.warn(
-            f"{where}: encoding with {reference.version} alone, which is slower, because {error}", stacklevel=2
-        )
-        fast = None
-    return CheckedTokenizer(vocabulary, reference, fast)
+    return with_fast_path(vocabulary, reference, lambda: fast_path(spec), backend=backend, where=where)
 
 
 _BEGIN_OF_TEXT = ("<|begin_of_text|>", "<s>", "<bos>", "<|startoftext|>")

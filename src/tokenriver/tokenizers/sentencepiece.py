@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import os
-import warnings
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
@@ -23,7 +22,7 @@ from tokenriver.tokenizers.byte_level_pieces import (
     byte_level_form,
     joined_pairs,
 )
-from tokenriver.tokenizers.checked import CheckedTokenizer, FastPath, Vocabulary
+from tokenriver.tokenizers.checked import CheckedTokenizer, FastPath, Vocabulary, with_fast_path
 from tokenriver.tokenizers.fast import FastEncoder
 from tokenriver.tokenizers.sentencepiece_model import (
     BYTE,
@@ -111,15 +110,7 @@ def sentencepiece_tokenizer(
         special_ids={i: p.text for i, p in enumerate(model.pieces) if p.kind in (CONTROL, UNKNOWN, UNUSED)},
         unknown={i: model.unknown_surface.encode() for i, p in enumerate(model.pieces) if p.kind == UNKNOWN},
     )
-    fast = None
-    if backend == "fast":
-        try:
-            fast = _fast_path(model)
-        except TokenizerError as error:
-            warnings.warn(
-                f"{where}: encoding with {reference.version} alone, which is slower, because {error}", stacklevel=2
-            )
-    return CheckedTokenizer(vocabulary, reference, fast)
+    return with_fast_path(vocabulary, reference, lambda: _fast_path(model), backend=backend, where=where)
 
 
 def _bytes_of(text: str, kind: int) -> bytes:
