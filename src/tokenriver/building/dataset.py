@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -42,11 +42,8 @@ if TYPE_CHECKING:
     from tokenriver.building.assemble import EncodedBlock
     from tokenriver.building.journal import JournalContent
     from tokenriver.building.shape import Shape
-    from tokenriver.corpus.inputs import InputFacts, InputMark
+    from tokenriver.building.writing import InputState, Place
     from tokenriver.storage.directory import RemoteDirectory
-
-    Place: TypeAlias = tuple[int, int]
-    InputState: TypeAlias = tuple[dict[int, InputFacts], InputMark | None]
 
 __all__ = ["DatasetWriter"]
 
@@ -168,7 +165,7 @@ class DatasetWriter:
     @property
     def n_sources(self) -> int | None:
         """How many sources the documents come from, where a limit leaves some out; None without one."""
-        if self.shape.max_documents is None and self.shape.max_tokens is None:
+        if not self.shape.limited:
             return None
         return max(self.source_documents, default=-1) + 1
 

@@ -11,15 +11,15 @@ import functools
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
+from tokenriver.building.counts import no_documents
 from tokenriver.building.lanes import Lanes
 from tokenriver.building.pipeline import default_workers, in_order, read_ahead
-from tokenriver.corpus.documents import Position, read_blocks
+from tokenriver.corpus.documents import BLOCK_BYTES, Position, read_blocks
 from tokenriver.corpus.hashing import InputHasher
 from tokenriver.corpus.inputs import InputFacts, InputMark
 from tokenriver.corpus.progress import InputProgress
-from tokenriver.errors import CorpusError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -141,7 +141,7 @@ def _stream(opened: Sequence[OpenJob], supply: Supply | None, progress: Progress
                 raw,
                 workers=workers,
                 weight=lambda block: block.n_bytes,
-                budget=(workers + 2) * max(options.block_bytes, 8 << 20),
+                budget=(workers + 2) * max(options.block_bytes, BLOCK_BYTES),
                 begin=lanes.enter,
                 end=lanes.leave,
             )
@@ -158,7 +158,7 @@ def _stream(opened: Sequence[OpenJob], supply: Supply | None, progress: Progress
                         break
         for one in opened:
             if not sum(one.writer.counts.documents):
-                raise CorpusError(_no_documents(sources, one.writer))
+                raise no_documents(sources, one.writer.counts.skipped, full=one.writer.full)
         n_sources = [one.writer.n_sources for one in opened]
         facts = hasher.finish(max((n for n in n_sources if n is not None), default=None))
         for one in opened:
@@ -203,9 +203,3 @@ def _report(
 def _tell(opened: Sequence[OpenJob], supply: Supply | None) -> None:
     if supply is not None:
         supply.passed(min(one.writer.durable[0] for one in opened))
-
-
-def _no_documents(sources: Sequence[Any], writer: DatasetWriter) -> str:
-    skipped = ", ".join(f"{n} {kind}" for kind, n in sorted(writer.counts.skipped.items())) or "no records at all"
-    limits = " within the limits given" if writer.full else ""
-    return f"{len(sources)} inputs ({sources[0]} first) gave no document{limits}: {skipped}; nothing was written"

@@ -33,7 +33,7 @@ from tokenriver.corpus.finding import find_sources
 from tokenriver.corpus.jsonl import cut_jsonl, parse_jsonl, record_fields
 from tokenriver.corpus.parquet import cut_parquet, parquet_columns, parquet_parts, whole_documents
 from tokenriver.corpus.parquet_rows import parse_parquet
-from tokenriver.corpus.sources import Source, SourceOptions
+from tokenriver.corpus.sources import BLOCK_BYTES, Source, SourceOptions
 from tokenriver.corpus.streams import READ_BYTES, read_chunks, read_small
 from tokenriver.corpus.text import cut_text, parse_text
 from tokenriver.errors import UsageError
@@ -56,9 +56,6 @@ __all__ = [
     "peek_fields",
     "read_blocks",
 ]
-
-BLOCK_BYTES = 8 << 20
-"""Text in a block: large enough that calls cost nothing, small enough that a dozen in flight fit anywhere."""
 
 
 def read_blocks(

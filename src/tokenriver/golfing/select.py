@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from tokenriver.building.pipeline import default_workers
 from tokenriver.cluster.engines import check_engine
-from tokenriver.corpus.documents import SourceOptions, find_sources
+from tokenriver.corpus.documents import BLOCK_BYTES, SourceOptions, find_sources
 from tokenriver.corpus.progress import expect_bytes
 from tokenriver.errors import IntegrityError, UsageError
 from tokenriver.files import atomic_write, file_exists, is_same_file, remove_file
 from tokenriver.golfing.documents import DEFAULT_VAL_DOCS
 from tokenriver.golfing.keys import threshold_key
-from tokenriver.golfing.select_here import BLOCK_BYTES, LocalSelection
+from tokenriver.golfing.select_here import LocalSelection
 from tokenriver.resuming.lock import locked
 from tokenriver.shards.golf_manifest import GOLF_DOCS, GOLF_SIDECAR
 from tokenriver.shards.manifest import render_json

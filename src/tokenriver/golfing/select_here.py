@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tokenriver.building.pipeline import in_order, read_ahead
-from tokenriver.corpus.documents import SourceOptions, parse_block, read_blocks
+from tokenriver.corpus.documents import BLOCK_BYTES, SourceOptions, parse_block, read_blocks
 from tokenriver.corpus.hashing import InputHasher
 from tokenriver.errors import IntegrityError
 from tokenriver.golfing.keys import chosen_lines, sort_bucket
@@ -23,10 +23,7 @@ if TYPE_CHECKING:
     from tokenriver.corpus.documents import RawBlock, Source
     from tokenriver.corpus.inputs import InputFacts
 
-__all__ = ["BLOCK_BYTES", "LocalSelection"]
-
-BLOCK_BYTES = 8 << 20
-"""Text in a block, the unit of work."""
+__all__ = ["LocalSelection"]
 
 
 class LocalSelection:
