@@ -21,13 +21,13 @@ from tokenriver.building.dataset import DatasetWriter
 from tokenriver.building.journal import Journal
 from tokenriver.building.lane_messages import EncoderWords
 from tokenriver.building.passes import OpenJob
-from tokenriver.building.pipeline import default_workers
 from tokenriver.building.records import write_records
 from tokenriver.building.shape import Shape
 from tokenriver.building.summary import BuildSummary
 from tokenriver.building.target import Target
 from tokenriver.corpus.documents import Position
 from tokenriver.corpus.identity import identity_of
+from tokenriver.cpus import available_cpus
 from tokenriver.resuming.journal import refuse_changes
 from tokenriver.shards.header import dtype_of
 from tokenriver.shards.index import index_path
@@ -101,7 +101,7 @@ class Job:
         """Start writing; the caller holds the directory's lock."""
         self.clear()
         journal = Journal(self.target.journal)
-        workers = self.options.workers or default_workers()
+        workers = self.options.workers or available_cpus()
         return OpenJob(self, journal, DatasetWriter(self.shape(), journal, remote=self.target.store, workers=workers))
 
     def clear(self) -> None:

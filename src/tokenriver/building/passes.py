@@ -15,11 +15,12 @@ from typing import TYPE_CHECKING, Protocol
 
 from tokenriver.building.counts import no_documents
 from tokenriver.building.lanes import Lanes
-from tokenriver.building.pipeline import default_workers, in_order, read_ahead
+from tokenriver.building.pipeline import in_order, read_ahead
 from tokenriver.corpus.documents import BLOCK_BYTES, Position, read_blocks
 from tokenriver.corpus.hashing import InputHasher
 from tokenriver.corpus.inputs import InputFacts, InputMark
 from tokenriver.corpus.progress import InputProgress
+from tokenriver.cpus import available_cpus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -121,7 +122,7 @@ def _stream(opened: Sequence[OpenJob], supply: Supply | None, progress: Progress
     for one in opened:
         known |= one.known
     marks = [one.mark for one in opened if one.mark is not None]
-    workers = options.workers or default_workers()
+    workers = options.workers or available_cpus()
     # What a supply has not brought yet cannot be read ahead.
     hashing = 1 if supply is not None else workers
     with InputHasher(sources, known=known, marks=marks, keep_marks=True, workers=hashing) as hasher:
@@ -179,7 +180,7 @@ def _read(opened: Sequence[OpenJob], supply: Supply | None, on_raw: Callable[[in
         job.reading(),
         block_bytes=job.options.block_bytes,
         on_source=None if supply is None else supply.need,
-        workers=job.options.workers or default_workers(),
+        workers=job.options.workers or available_cpus(),
     )
     starts = sorted({one.position for one in opened})
     for start, stop in pairwise(starts):

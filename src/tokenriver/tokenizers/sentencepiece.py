@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import sentencepiece
 
+from tokenriver.cpus import available_cpus
 from tokenriver.errors import TokenizerError
 from tokenriver.tokenizers.base import Backend, encoder_failure, token_batch
 from tokenriver.tokenizers.bpe import load_gigatoken
@@ -69,7 +69,7 @@ class SentencePieceReference:
 
     def encode(self, batch: TextBatch, *, parallel: bool) -> TokenBatch:
         """Ids of every text, on as many threads as there are processors unless parallel is False."""
-        n_threads = (os.cpu_count() or 1) if parallel else 1
+        n_threads = available_cpus() if parallel else 1
         try:
             ids = self.processor.encode(batch.texts(), out_type=int, num_threads=n_threads)
         except BaseException as error:
