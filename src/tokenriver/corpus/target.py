@@ -175,7 +175,9 @@ class CorpusTarget:
             if found != file.n_bytes:
                 what = "it is not there" if found is None else f"it has {found:,} bytes, not {file.n_bytes:,}"
                 where = self.part(file.name) if self.store is None else shown(self.store.url_of(file.name))
-                raise ResumeError(f"{where}: the journal names it, but {what}; give --restart to begin anew")
+                raise ResumeError(
+                    f"{where}: the journal names it, but {what}", advice=("give --restart to begin anew",)
+                )
 
     def _sizes(self, *, placed: bool) -> dict[str, int | None]:
         if self.store is not None:

@@ -241,8 +241,8 @@ class Driver:
                 if facts is not None and facts.crc not in (None, crc):
                     raise IntegrityError(
                         f"{self.sources[index]}: the bytes from {self.ranges[number].begin[1]:,} on were other ones "
-                        "when they were encoded than when they were hashed, so the input changed; give it as it was, "
-                        "or build with --restart to begin anew"
+                        "when they were encoded than when they were hashed, so the input changed",
+                        advice=("give it as it was, or build with --restart to begin anew",),
                     )
 
 

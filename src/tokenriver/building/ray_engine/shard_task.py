@@ -134,7 +134,8 @@ def _read_ids(job: ShardJob, piece: Piece, documents: ChunkDocuments) -> Iterato
         if zlib.crc32(raw) != int(documents.blocks["crc"][i, piece.stream]):
             raise IntegrityError(
                 f"{path}: the {len(raw):,} bytes from byte {at:,} are not those that were written; the storage damaged "
-                "them: give the command with --restart"
+                "them",
+                advice=("give the command with --restart",),
             )
         ids = np.frombuffer(raw, dtype)
         yield ids[max(0, piece.start - begin) : piece.stop - begin]
