@@ -15,8 +15,7 @@ from tokenriver.cpus import available_cpus
 from tokenriver.loader.batch import Raw
 from tokenriver.loader.many_reads import FEWEST
 from tokenriver.loader.plan import Plan
-from tokenriver.loader.prepared import Pieces
-from tokenriver.loader.rows import Located, RowGroup, Steps
+from tokenriver.loader.rows import Located, Pieces, RowGroup, Steps
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

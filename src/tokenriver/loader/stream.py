@@ -27,8 +27,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tokenriver.loader.order import Order
-    from tokenriver.loader.prepared import Pieces, Prepared
-    from tokenriver.loader.rows import Reads, RowGroup, Rows
+    from tokenriver.loader.prepared import Prepared
+    from tokenriver.loader.rows import Pieces, Reads, RowGroup, Rows
     from tokenriver.loader.shard_file import ShardFile
 
 __all__ = ["MAX_OPEN", "SHARDS_AHEAD", "TokenReader", "open_reader"]
