@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tokenriver.errors import FormatError, IntegrityError, UsageError
+from tokenriver.resuming.names import JOURNAL
+from tokenriver.shards.index import INDEX_SUFFIX
+from tokenriver.shards.layouts import BUILD_RECORD
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
 __all__ = [
-    "MANIFEST",
     "TOKENS_NAME",
     "choose_names",
     "each_once",
@@ -26,9 +28,6 @@ __all__ = [
     "without_indexes",
 ]
 
-MANIFEST = "_MANIFEST.json"
-_BUILD_SUFFIX = "_BUILD.json"
-_JOURNAL = "_JOURNAL"
 _SHARD_NAME = re.compile(r"(?P<dataset>.+)_(?P<split>train|val)(?:_(?P<index>\d+))?\.bin")
 TOKENS_NAME = re.compile(r"(?:train|val)-\d+\.bin")
 
@@ -38,10 +37,10 @@ def choose_names(directory: str, names: list[str], *, split: str, explain: Calla
 
     `names` are sorted. Raises UsageError (with `explain`'s words where nothing looks like shards) or IntegrityError.
     """
-    journals = [name for name in names if name.endswith(_JOURNAL)]
+    journals = [name for name in names if name.endswith(JOURNAL)]
     if journals:
         raise UsageError(f"{directory}: unfinished, its build stopped ({journals[0]} is there); run the build again")
-    records = [name for name in names if name.endswith(_BUILD_SUFFIX) and name != _BUILD_SUFFIX]
+    records = [name for name in names if name.endswith(BUILD_RECORD) and name != BUILD_RECORD]
     if len(records) == 1:
         return records[0]
     matches = [match for name in names if (match := _SHARD_NAME.fullmatch(name))]
@@ -102,7 +101,7 @@ def one_vocabulary(shards: Sequence[tuple[str, int]]) -> None:
 
 def without_indexes(names: Sequence[str]) -> list[str]:
     """What a pattern matched, without the document indexes of the shards: `train*` is meant for these alone."""
-    return [name for name in names if not name.endswith(".bin.index")]
+    return [name for name in names if not name.endswith(".bin" + INDEX_SUFFIX)]
 
 
 def tokenizer_of(manifest: dict[str, Any]) -> tuple[str | None, int | None, str]:

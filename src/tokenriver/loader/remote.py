@@ -21,7 +21,6 @@ from tokenriver.cache.settings import CacheSettings, cache_settings
 from tokenriver.errors import FormatError, IntegrityError, UsageError
 from tokenriver.files import sha256_file
 from tokenriver.loader.listing import (
-    MANIFEST,
     TOKENS_NAME,
     choose_names,
     each_once,
@@ -33,6 +32,7 @@ from tokenriver.loader.listing import (
 from tokenriver.loader.shard_file import SAMPLE_BYTES, ShardFile, read_shard_file
 from tokenriver.loader.source import ShardSource, together
 from tokenriver.shards.header import HEADER_BYTES, ShardHeader, parse_header
+from tokenriver.shards.layouts import MANIFEST
 from tokenriver.storage import is_url, to_path
 from tokenriver.storage.objects import below, find_object
 from tokenriver.storage.paths import is_web

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 from tokenriver.errors import FormatError, IntegrityError, UsageError
 from tokenriver.loader.fingerprint import Fingerprint
 from tokenriver.loader.listing import (
-    MANIFEST,
     TOKENS_NAME,
     choose_names,
     each_once,
@@ -29,6 +28,7 @@ from tokenriver.loader.listing import (
     without_indexes,
 )
 from tokenriver.loader.shard_file import ShardFile, read_shard_file, read_shard_files
+from tokenriver.shards.layouts import MANIFEST, SPLITS
 from tokenriver.storage import is_url, to_path
 from tokenriver.storage.paths import named as require_name
 
@@ -84,7 +84,7 @@ def resolve(source: Source, *, split: str, cache: CacheSettings | None = None) -
     Raises UsageError for a source that names nothing or two things, IntegrityError for a shard that is missing or
     disagrees with its manifest, FormatError for a file that is no shard, and OSError when a file cannot be read.
     """
-    if split not in ("train", "val"):
+    if split not in SPLITS:
         raise UsageError(f"split is 'train' or 'val', not {split!r}")
     single = isinstance(source, str | os.PathLike) or hasattr(source, "fs")
     if not single and (isinstance(source, bytes | Mapping) or not isinstance(source, Iterable)):

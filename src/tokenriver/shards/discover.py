@@ -14,14 +14,13 @@ from typing import TYPE_CHECKING
 
 from tokenriver.errors import FormatError
 from tokenriver.files import PART_SUFFIX, open_binary
+from tokenriver.resuming.names import JOURNAL, OVERWRITE
 from tokenriver.shards.found import DataSet, Finding, Found, without_path
 from tokenriver.shards.index import INDEX_SUFFIX
 from tokenriver.shards.layouts import (
     BUILD_RECORD,
     CORPUS_RECORD,
-    JOURNAL,
     MANIFEST,
-    OVERWRITE,
     parse_shard_name,
     record_prefix,
 )
