@@ -16,14 +16,18 @@ from tokenriver.shards.layouts import BUILD_RECORD
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from tokenriver.loader.shard_file import ShardFile
+
 __all__ = [
     "TOKENS_NAME",
+    "check_counts",
     "choose_names",
     "each_once",
     "files_of_split",
     "manifest_files",
     "one_split",
     "one_vocabulary",
+    "other_count",
     "tokenizer_of",
     "without_indexes",
 ]
@@ -102,6 +106,20 @@ def one_vocabulary(shards: Sequence[tuple[str, int]]) -> None:
 def without_indexes(names: Sequence[str]) -> list[str]:
     """What a pattern matched, without the document indexes of the shards: `train*` is meant for these alone."""
     return [name for name in names if not name.endswith(".bin" + INDEX_SUFFIX)]
+
+
+def check_counts(shards: Sequence[ShardFile], files: Sequence[dict[str, Any]], where: str) -> None:
+    """IntegrityError for a shard with another number of ids than a manifest or record, `where`, says."""
+    for shard, file in zip(shards, files, strict=True):
+        if shard.n_tokens != file["n_tokens"]:
+            raise other_count(shard.path, shard.n_tokens, file["n_tokens"], where)
+
+
+def other_count(path: object, n_tokens: int, listed: int, where: str) -> IntegrityError:
+    """The error for a shard with another number of ids than the one that is listed."""
+    return IntegrityError(
+        f"{path}: {n_tokens:,} ids, but {where} says {listed:,}; the shard is not the one that was built"
+    )
 
 
 def tokenizer_of(manifest: dict[str, Any]) -> tuple[str | None, int | None, str]:

@@ -14,18 +14,21 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from tokenriver.cache.fetch import CachedSet, CachedShard
+from tokenriver.cache.fetch import CachedSet
 from tokenriver.cache.folder import is_own_name
 from tokenriver.cache.objects import Objects, describe
 from tokenriver.cache.settings import CacheSettings, cache_settings
 from tokenriver.errors import FormatError, IntegrityError, UsageError
 from tokenriver.files import sha256_file
+from tokenriver.loader.cached_file import cached_shard
 from tokenriver.loader.listing import (
     TOKENS_NAME,
+    check_counts,
     choose_names,
     each_once,
     files_of_split,
     one_split,
+    other_count,
     tokenizer_of,
     without_indexes,
 )
@@ -163,7 +166,7 @@ def _from_manifest(
         seen = listing or _looked_up(objects, names)
         origin = replace(origin, key=_key(objects, _told(objects, seen, names, manifest=digest)))
         shards = _sampled(origin, {n: {"size": sizes[n]} for n in names}, names, hashes=hashes)
-        _check_counts(shards, chosen, where)
+        check_counts(shards, chosen, where)
     tokenizer, separator_id, position = tokenizer_of(manifest)
     return ShardSource(
         split,
@@ -223,11 +226,7 @@ def _derived(origin: CachedSet, files: list[dict[str, Any]], where: str) -> list
                 known[header.dtype.itemsize if n else 0] = header
         like = known.get(width)
         if like is None or body != n * width:
-            header = _header(origin, name)
-            raise IntegrityError(
-                f"{origin.objects.url_of(name)}: {header.n_tokens:,} ids, but {where} says {n:,}; the shard is not "
-                "the one that was built"
-            )
+            raise other_count(origin.objects.url_of(name), _header(origin, name).n_tokens, n, where)
         header = ShardHeader(like.variant, n, like.vocab_size)
         found.append(ShardFile(str(folder / name), header, 0, 0, b"", file["sha256"], origin))
     return found
@@ -237,15 +236,6 @@ def _header(origin: CachedSet, name: str) -> ShardHeader:
     size = origin.listed[name]
     (raw,) = origin.objects.ranges([(name, 0, min(HEADER_BYTES, size))]) if size else (b"",)
     return parse_header(raw, size, to_path(origin.objects.url_of(name)))
-
-
-def _check_counts(shards: list[ShardFile], files: list[dict[str, Any]], where: str) -> None:
-    for shard, file in zip(shards, files, strict=True):
-        if shard.n_tokens != file["n_tokens"]:
-            raise IntegrityError(
-                f"{shard.path}: {shard.n_tokens:,} ids, but {where} says {file['n_tokens']:,}; the shard is not "
-                "the one that was built"
-            )
 
 
 def _sampled(
@@ -274,7 +264,7 @@ def _sampled(
 def hash_remote(shard: ShardFile) -> str:
     """SHA-256 of a whole shard: of the cached file where there is one, else streamed."""
     assert shard.origin is not None
-    cached = CachedShard(shard.origin, shard.path.name, shard.header.file_bytes, shard.sha256)
+    cached = cached_shard(shard)
     if cached.is_whole():
         try:
             return sha256_file(cached.path)

@@ -12,10 +12,11 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from tokenriver.cache.fetch import CachedShard, fetch
+from tokenriver.cache.fetch import fetch
 from tokenriver.cache.folder import CacheFullError
 from tokenriver.cache.marks import mark_verified, sound
 from tokenriver.files import atomic_write
+from tokenriver.loader.cached_file import cached_shard
 from tokenriver.shards.header import HEADER_BYTES
 from tokenriver.shards.index import INDEX_SUFFIX, find_ends, parse_index
 
@@ -89,7 +90,7 @@ def _find(shard: ShardFile, separator_id: int, position: Literal["before", "afte
     """The ends by the separators; rules as shards.index.find_ends."""
     origin = shard.origin
     assert origin is not None
-    cached = CachedShard(origin, shard.path.name, shard.header.file_bytes, shard.sha256)
+    cached = cached_shard(shard)
     if cached.is_whole() or sum(origin.listed.values()) <= origin.folder.capacity():
         never = threading.Event()
         try:

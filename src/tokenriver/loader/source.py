@@ -19,6 +19,7 @@ from tokenriver.errors import FormatError, IntegrityError, UsageError
 from tokenriver.loader.fingerprint import Fingerprint
 from tokenriver.loader.listing import (
     TOKENS_NAME,
+    check_counts,
     choose_names,
     each_once,
     files_of_split,
@@ -185,12 +186,7 @@ def _from_manifest(path: Path, *, split: str) -> ShardSource:
         )
     paths = [os.path.join(path.parent, file["name"]) for file in chosen]  # noqa: PTH118
     shards = read_shard_files(paths, [file.get("sha256") for file in chosen])
-    for shard, file in zip(shards, chosen, strict=True):
-        if shard.n_tokens != file["n_tokens"]:
-            raise IntegrityError(
-                f"{shard.path}: {shard.n_tokens:,} ids, but {path.name} says {file['n_tokens']:,}; the shard is not "
-                "the one that was built"
-            )
+    check_counts(shards, chosen, path.name)
     is_manifest = path.name == MANIFEST
     tokenizer, separator_id, position = tokenizer_of(manifest)
     return ShardSource(
