@@ -29,6 +29,8 @@ __all__ = [
     "INDEX_DTYPE",
     "INDEX_SUFFIX",
     "IndexFacts",
+    "Separator",
+    "ends_of",
     "find_ends",
     "index_path",
     "index_problem",
@@ -54,6 +56,14 @@ class IndexFacts:
     n_tokens: int
 
 
+@dataclass(frozen=True, slots=True)
+class Separator:
+    """The id that stands before (or after) each document."""
+
+    id: int
+    position: Literal["before", "after"] = "before"
+
+
 def index_path(shard: Path) -> Path:
     """Where the index of a shard is."""
     return shard.with_name(shard.name + INDEX_SUFFIX)
@@ -74,10 +84,13 @@ def find_ends(
     else:
         # Behind a URL one thread reads, in one stream that is fetched ahead.
         found = _positions(path, header, separator_id, 1 if is_remote(path) else threads or 2)
-    ends = found[found > 0] if position == "before" else found + 1
-    if header.n_tokens and (not len(ends) or ends[-1] != header.n_tokens):
-        ends = np.append(ends, header.n_tokens)
-    return ends
+    return ends_of(found, header.n_tokens, position)
+
+
+def ends_of(separators: NDArray[np.int64], n_tokens: int, position: Literal["before", "after"]) -> NDArray[np.int64]:
+    """The documents' ends in a shard, from where its separators stand; rules as `find_ends`."""
+    ends = separators[separators > 0] if position == "before" else separators + 1
+    return np.append(ends, n_tokens) if n_tokens and (not len(ends) or ends[-1] != n_tokens) else ends
 
 
 def _positions(path: Path, header: ShardHeader, wanted: int, threads: int) -> NDArray[np.int64]:
