@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["TextBatch", "TokenBatch", "distinct", "places_of_true", "positions_of"]
+__all__ = ["TextBatch", "TokenBatch", "distinct", "places_of_true", "positions_of", "tally"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -119,6 +119,12 @@ def distinct(values: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
     starts = np.flatnonzero(values[1:] != values[:-1]) + 1
     edges = np.concatenate([np.zeros(min(1, len(values)), np.int64), starts, np.array([len(values)], np.int64)])
     return values[edges[:-1]], np.diff(edges)
+
+
+def tally(values: NDArray[Any]) -> dict[int, int]:
+    """How many there are of each value of an ascending array of integers, in that order."""
+    found, n = distinct(values)
+    return dict(zip(found.tolist(), n.tolist(), strict=True))
 
 
 _PIECE = 1 << 20

@@ -8,8 +8,7 @@ from contextlib import ExitStack
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from tokenriver.batches import tally
 from tokenriver.building.pipeline import in_order, read_ahead
 from tokenriver.corpus.documents import BLOCK_BYTES, SourceOptions, parse_block, read_blocks
 from tokenriver.corpus.hashing import InputHasher
@@ -60,8 +59,7 @@ class LocalSelection:
                 hasher.tap(index, chunk)
                 self._tell(index, chunk)
 
-            for block in self._parsed(lambda raw: self._facts(raw), self._blocks(tap)):
-                by_source, skipped = block
+            for by_source, skipped in self._parsed(self._facts, self._blocks(tap)):
                 self._counts.append(sum(by_source.values()))
                 self.by_source.update(by_source)
                 self.skipped.update(skipped)
@@ -114,8 +112,7 @@ class LocalSelection:
 
     def _facts(self, raw: RawBlock) -> tuple[Counter[int], Counter[str]]:
         block = parse_block(raw, self._options)
-        found, n = np.unique(block.source_indices, return_counts=True)
-        return Counter(dict(zip(found.tolist(), n.tolist(), strict=True))), block.skipped
+        return Counter(tally(block.source_indices)), block.skipped
 
     def _tell(self, _index: int, chunk: bytes) -> None:
         self._read += len(chunk)
