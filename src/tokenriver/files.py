@@ -28,6 +28,7 @@ __all__ = [
     "make_directory",
     "naming",
     "open_binary",
+    "part_of",
     "refuse_what_is_no_file",
     "remove_file",
     "sha256_file",
@@ -39,6 +40,11 @@ PART_SUFFIX = ".part"
 """Ending of a file that is not whole yet. Nothing that reads data ever matches it."""
 
 _HASH_CHUNK = 1 << 20
+
+
+def part_of(path: Path) -> Path:
+    """Where a file is while it is not whole yet."""
+    return path.with_name(path.name + PART_SUFFIX)
 
 
 @contextmanager
@@ -75,7 +81,7 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
             yield file
         return
     refuse_what_is_no_file(path)
-    part = path.with_name(path.name + PART_SUFFIX)
+    part = part_of(path)
     try:
         with sole_writer(part):
             try:

@@ -28,7 +28,7 @@ from tokenriver.building.whole_runs import take_block
 from tokenriver.building.writing import Closing, Pieces, WriterThread
 from tokenriver.corpus.splits import VAL
 from tokenriver.errors import ResumeError
-from tokenriver.files import PART_SUFFIX, sha256_file
+from tokenriver.files import PART_SUFFIX, part_of, sha256_file
 from tokenriver.shards.header import ShardHeader
 from tokenriver.shards.index import INDEX_DTYPE, INDEX_SUFFIX, index_path
 from tokenriver.shards.layouts import SPLITS, parse_shard_name, record_prefix
@@ -271,7 +271,7 @@ class DatasetWriter:
 
 def _find_whole(path: Path, expected: int | None) -> Path | None:
     """A file of `expected` bytes (None: whole ends of an index), under its own name or still as a part."""
-    for candidate in (path, path.with_name(path.name + PART_SUFFIX)):
+    for candidate in (path, part_of(path)):
         if candidate.exists():
             size = candidate.stat().st_size
             if size == expected or (expected is None and size % INDEX_DTYPE.itemsize == 0):

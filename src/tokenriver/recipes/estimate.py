@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tokenriver.files import PART_SUFFIX
 from tokenriver.hub.repository import Repository
 from tokenriver.recipes.archive import is_archive
 from tokenriver.recipes.plan import RecipePlan, disk_needed, free_bytes, measure, text_bytes_of
@@ -97,7 +98,7 @@ def _present(directory: Path, dataset: str) -> int:
         return 0
     total = 0
     for path in directory.iterdir():
-        name = parse_shard_name(path.name.removesuffix(".part"))
+        name = parse_shard_name(path.name.removesuffix(PART_SUFFIX))
         if name is not None and name.dataset in ("", dataset):
             total += path.stat().st_size
     return total
