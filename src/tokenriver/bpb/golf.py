@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from tokenriver.tokenizers.base import Tokenizer
 
-__all__ = ["GolfTable", "build_sentencepiece_luts", "byte_tables", "eval_bpb", "eval_val"]
+__all__ = ["GolfTable", "bpb_of", "build_sentencepiece_luts", "byte_tables", "eval_bpb", "eval_val"]
 
 _SPACE = "▁"
 

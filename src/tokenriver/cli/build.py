@@ -15,7 +15,7 @@ from tokenriver.files import human_bytes
 if TYPE_CHECKING:
     from tokenriver.building.summary import BuildSummary
 
-__all__ = ["build_command", "print_summary", "unescaped"]
+__all__ = ["build_command", "how_to_go_on", "print_summary", "unescaped"]
 
 
 def build_command(

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tokenriver.evals.make import EvalSummary
     from tokenriver.evals.tasks import Rendering
 
-__all__ = ["eval_app"]
+__all__ = ["check_device", "eval_app", "load_model"]
 
 eval_app = typer.Typer(
     help="Multiple-choice evaluation files: make them from a task's published files, look into them, run a model.",

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
     from rich.progress import TaskID
 
-__all__ = ["Progress", "human_duration"]
+__all__ = ["LINE_SECONDS", "Progress", "human_duration"]
 
 LINE_SECONDS = 10.0
 """Without a terminal a line is printed at most this often."""

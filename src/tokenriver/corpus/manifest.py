@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from tokenriver.corpus.sources import Source
 
 __all__ = [
-    "CORPUS_FACTS",
     "CORPUS_MANIFEST",
     "SHARD_NAME",
     "CorpusFile",
@@ -37,10 +36,6 @@ __all__ = [
 
 CORPUS_MANIFEST = "_MANIFEST.json"
 """Name of the manifest inside a corpus directory."""
-
-CORPUS_FACTS = "_CORPUS.json"
-"""Name of the same facts about raw input files, beside the token shards made from them."""
-
 
 SHARD_NAME = re.compile(r"corpus-\d{5}\.(jsonl\.zst|parquet)(\.part)?")
 """Names of corpus shards, finished or not."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["MAX_OPEN", "OpenShards", "most_open"]
+__all__ = ["MAX_OPEN", "OpenNow", "OpenShards", "most_open"]
 
 MAX_OPEN = 128
 """Descriptors kept open, least recently used closed first; far below the usual limit of 1,024 (macOS: 256)."""

@@ -22,8 +22,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 __all__ = [
+    "MAX_JSON_BYTES",
     "ManifestFile",
     "TokensManifest",
+    "decode_json",
     "manifest_schema",
     "parse_manifest",
     "read_limited",

@@ -28,6 +28,7 @@ __all__ = [
     "HuggingFaceReference",
     "fast_path",
     "hugging_face_tokenizer",
+    "load_gigatoken",
     "parse_tokenizer_json",
     "token_bytes",
     "vocabulary_ids",
