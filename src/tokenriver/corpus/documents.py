@@ -138,12 +138,9 @@ def _read_blocks(
         limit = stop.offset if stop is not None and index == stop.source_index else None
         if on_source is not None:
             on_source(index)
+        tap = _tap(on_raw, index)
         if limit is None and not offset and _is_small(sources[index], block_bytes):
-            data = read_small(sources[index], None)
-            if on_raw is not None:
-                if data:
-                    on_raw(index, data)
-                on_raw(index, b"")
+            data = read_small(sources[index], tap)
             if size + len(data) > block_bytes:  # small files fill a block: each costs 2 ms, whatever is in it
                 yield RawBlock(tuple(pending))
                 pending, size = [], 0
@@ -151,7 +148,6 @@ def _read_blocks(
                 pending.append(Segment(index, sources[index], 0, len(data), data))
                 size += len(data)
             continue
-        tap = _tap(on_raw, index)
         cut: Iterable[Segment]
         if index not in files.indices:
             cut = _cut(sources[index], index, options, offset, block_bytes, tap, read_small)

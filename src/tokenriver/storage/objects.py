@@ -162,8 +162,8 @@ def check_unchanged(file: RemoteFile) -> None:
         raise changed(file, f"its version is {now.version}, and was {file.version} when it was found")
 
 
-def changed(file: RemoteFile, what: str) -> IntegrityError:
-    """The error for an object that is not the one any more that was found."""
+def changed(file: object, what: str) -> IntegrityError:
+    """The error for an object (or a file here) that is not the one any more that was found."""
     return IntegrityError(f"{file}: {what}; it changes while it is read: wait until it is complete and start again")
 
 
