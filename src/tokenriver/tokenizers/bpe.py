@@ -17,6 +17,7 @@ from tokenriver.tokenizers.base import encoder_failure, token_batch
 from tokenriver.tokenizers.checked import CheckedTokenizer, FastPath, Vocabulary, with_fast_path
 from tokenriver.tokenizers.fast import FastEncoder
 from tokenriver.tokenizers.marked import MARK
+from tokenriver.tokenizers.sentencepiece_model import SPACE
 from tokenriver.tokenizers.suspects import SuspectFinder
 from tokenriver.tokenizers.unicode_suspects import code_points_with_bytes, nfc, numeric, unassigned
 
@@ -232,8 +233,8 @@ def _is_prefix_space(normalizer: dict[str, Any] | None) -> bool:
     """Whether the normalizer is Llama-2's: "▁" before the text, then "▁" for every space."""
     steps = (normalizer or {}).get("normalizers") or []
     return steps == [
-        {"type": "Prepend", "prepend": "▁"},
-        {"type": "Replace", "pattern": {"String": " "}, "content": "▁"},
+        {"type": "Prepend", "prepend": SPACE},
+        {"type": "Replace", "pattern": {"String": " "}, "content": SPACE},
     ]
 
 
@@ -263,7 +264,7 @@ def token_bytes(spec: dict[str, Any]) -> list[bytes]:
         if model.get("byte_fallback") and len(piece) == 6 and piece.startswith("<0x") and piece.endswith(">"):
             table[i] = bytes([int(piece[3:5], 16)])
         else:
-            table[i] = piece.replace("▁", " ").encode()
+            table[i] = piece.replace(SPACE, " ").encode()
     for token in added:
         table[token["id"]] = b"" if token["special"] else token["content"].encode()
     return table

@@ -25,7 +25,7 @@ from tokenriver.tokenizers.base import Backend, encoder_failure, token_batch
 from tokenriver.tokenizers.checked import CheckedTokenizer, FastPath, Vocabulary, with_fast_path
 from tokenriver.tokenizers.fast import FastEncoder
 from tokenriver.tokenizers.marked import MARK
-from tokenriver.tokenizers.separator import choose_separator
+from tokenriver.tokenizers.separator import END_OF_TEXT, choose_separator
 from tokenriver.tokenizers.suspects import SuspectFinder
 from tokenriver.tokenizers.unicode_suspects import unassigned
 
@@ -54,7 +54,6 @@ class Encoding:
     scheme: str
 
 
-END_OF_TEXT = "<|endoftext|>"
 _GPT2 = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"
 _CL100K = (
     r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+"

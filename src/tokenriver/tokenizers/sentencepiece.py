@@ -28,6 +28,7 @@ from tokenriver.tokenizers.sentencepiece_model import (
     BYTE,
     CONTROL,
     NORMAL,
+    SPACE,
     UNKNOWN,
     UNUSED,
     USER_DEFINED,
@@ -38,14 +39,13 @@ from tokenriver.tokenizers.sentencepiece_model import (
 from tokenriver.tokenizers.separator import choose_separator
 from tokenriver.tokenizers.settled import Settler
 from tokenriver.tokenizers.suspects import SuspectFinder
+from tokenriver.tokenizers.unicode14 import N_CODE_POINTS
 from tokenriver.tokenizers.unicode_suspects import normalized
 
 if TYPE_CHECKING:
     from tokenriver.batches import TextBatch, TokenBatch
 
 __all__ = ["SentencePieceReference", "sentencepiece_tokenizer", "to_tokenizer_json"]
-
-_SPACE = "▁"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,12 +116,12 @@ def sentencepiece_tokenizer(
 def _bytes_of(text: str, kind: int) -> bytes:
     if kind in (CONTROL, UNKNOWN, UNUSED):
         return b""
-    return bytes([int(text[3:5], 16)]) if kind == BYTE else text.replace(_SPACE, " ").encode()
+    return bytes([int(text[3:5], 16)]) if kind == BYTE else text.replace(SPACE, " ").encode()
 
 
 def _fast_path(model: ModelFile) -> FastPath:
     text = to_tokenizer_json(model)
-    suspects = normalized(later_code_points(model.charsmap)) if model.charsmap else np.zeros(0x110000, np.bool_)
+    suspects = normalized(later_code_points(model.charsmap)) if model.charsmap else np.zeros(N_CODE_POINTS, np.bool_)
     whole = FastEncoder(lambda: load_gigatoken(text))
     form = byte_level_form(model, _merges(model))
     settler = Settler(code_point_rules(model.charsmap))
@@ -183,8 +183,8 @@ def _normalizers(model: ModelFile) -> list[dict[str, Any]]:
         steps.append({"type": "Strip", "strip_left": True, "strip_right": True})
         steps.append({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "})
     if model.add_dummy_prefix:
-        steps.append({"type": "Prepend", "prepend": _SPACE})
-    steps.append({"type": "Replace", "pattern": {"String": " "}, "content": _SPACE})
+        steps.append({"type": "Prepend", "prepend": SPACE})
+    steps.append({"type": "Replace", "pattern": {"String": " "}, "content": SPACE})
     return steps
 
 
