@@ -163,10 +163,6 @@ class OpenShards:
             self._open.popitem(last=False)
         return self._reopen(index)
 
-    def _descriptor(self, index: int, now: float) -> int:
-        """Its descriptor."""
-        return self._held(index, now).descriptor
-
     def _look_again(self, index: int, opened: _Open, now: float) -> None:
         """Whether the open file changed, or lost its name to another: then look at what has the name now."""
         facts = _facts(opened.descriptor)
