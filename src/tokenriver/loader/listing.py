@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from tokenriver.errors import FormatError, IntegrityError, UsageError
 from tokenriver.resuming.names import JOURNAL
 from tokenriver.shards.index import INDEX_SUFFIX
-from tokenriver.shards.layouts import BUILD_RECORD
+from tokenriver.shards.layouts import BUILD_RECORD, MANIFEST
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from tokenriver.loader.shard_file import ShardFile
 
 __all__ = [
-    "TOKENS_NAME",
     "check_counts",
     "choose_names",
     "each_once",
@@ -33,13 +32,16 @@ __all__ = [
 ]
 
 _SHARD_NAME = re.compile(r"(?P<dataset>.+)_(?P<split>train|val)(?:_(?P<index>\d+))?\.bin")
-TOKENS_NAME = re.compile(r"(?:train|val)-\d+\.bin")
+_TOKENS_NAME = re.compile(r"(?:train|val)-\d+\.bin")
 
 
-def choose_names(directory: str, names: list[str], *, split: str, explain: Callable[[], str]) -> str | list[str]:
+def choose_names(
+    directory: str, names: list[str], *, split: str, elsewhere: Callable[[], str] = lambda: ""
+) -> str | list[str]:
     """In a directory without a manifest: its one build record, or the shards of the split in order.
 
-    `names` are sorted. Raises UsageError (with `explain`'s words where nothing looks like shards) or IntegrityError.
+    `names` are sorted. Raises UsageError (with the words of `elsewhere`, if any, where nothing looks like shards) or
+    IntegrityError.
     """
     journals = [name for name in names if name.endswith(JOURNAL)]
     if journals:
@@ -49,7 +51,11 @@ def choose_names(directory: str, names: list[str], *, split: str, explain: Calla
         return records[0]
     matches = [match for name in names if (match := _SHARD_NAME.fullmatch(name))]
     if not matches:
-        raise UsageError(explain())
+        if any(_TOKENS_NAME.fullmatch(name) for name in names):
+            problem = f"unfinished, shards without {MANIFEST}; run the build again, or name the shards as a glob"
+        else:
+            problem = elsewhere() or f"no {MANIFEST} and no shards such as NAME_train_000000.bin"
+        raise UsageError(f"{directory}: {problem}")
     datasets = sorted({match["dataset"] for match in matches})
     if len(datasets) > 1:
         raise UsageError(
@@ -82,7 +88,7 @@ def one_split(names: Sequence[str], pattern: str, *, split: str) -> None:
     Val shards are taken without `split="val"`, which a pattern of them need not repeat.
     """
     splits = {match["split"] for name in names if (match := _SHARD_NAME.fullmatch(name))}
-    splits |= {name.split("-")[0] for name in names if TOKENS_NAME.fullmatch(name)}
+    splits |= {name.split("-")[0] for name in names if _TOKENS_NAME.fullmatch(name)}
     if len(splits) > 1:
         raise UsageError(f"{pattern} holds train and val shards; narrow it to one split")
     if split == "val" and splits == {"train"}:

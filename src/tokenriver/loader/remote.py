@@ -22,7 +22,6 @@ from tokenriver.errors import FormatError, IntegrityError, UsageError
 from tokenriver.files import sha256_file
 from tokenriver.loader.cached_file import cached_shard
 from tokenriver.loader.listing import (
-    TOKENS_NAME,
     check_counts,
     choose_names,
     each_once,
@@ -68,17 +67,10 @@ def resolve_urls(urls: list[str], *, split: str, cache: CacheSettings | None) ->
     listing = objects.listing()
     if MANIFEST in listing or not listing:
         return _from_manifest(objects, MANIFEST, settings, split=split, listing=listing)
-    names = sorted(listing)
-    chosen = choose_names(url, names, split=split, explain=lambda: _explain(url, names))
+    chosen = choose_names(url, sorted(listing), split=split)
     if isinstance(chosen, str):
         return _from_manifest(objects, chosen, settings, split=split, listing=listing)
     return ShardSource(split, tuple(_sampled(_loose(objects, settings, listing, chosen), listing, chosen)))
-
-
-def _explain(url: str, names: list[str]) -> str:
-    if any(TOKENS_NAME.fullmatch(name) for name in names):
-        return f"{url}: unfinished, shards without {MANIFEST}; run the build again, or name the shards as a glob"
-    return f"{url}: no {MANIFEST} and no shards such as NAME_train_000000.bin"
 
 
 def _is_pattern(url: str) -> bool:

@@ -18,7 +18,6 @@ from typing import TYPE_CHECKING, Any
 from tokenriver.errors import FormatError, IntegrityError, UsageError
 from tokenriver.loader.fingerprint import Fingerprint
 from tokenriver.loader.listing import (
-    TOKENS_NAME,
     check_counts,
     choose_names,
     each_once,
@@ -124,23 +123,18 @@ def _from_directory(directory: Path, *, split: str) -> ShardSource:
     if (directory / MANIFEST).is_file():
         return _from_manifest(directory / MANIFEST, split=split)
     names = sorted(entry.name for entry in os.scandir(directory))
-    chosen = choose_names(str(directory), names, split=split, explain=lambda: _explain_directory(directory, names))
+    chosen = choose_names(str(directory), names, split=split, elsewhere=lambda: _below(directory))
     if isinstance(chosen, str):
         return _from_manifest(directory / chosen, split=split)
     return _from_paths([os.path.join(directory, name) for name in chosen], split=split)  # noqa: PTH118
 
 
-def _explain_directory(directory: Path, names: Sequence[str]) -> str:
-    """Why a directory is no data set, and what was probably meant."""
-    if any(TOKENS_NAME.fullmatch(name) for name in names):
-        return f"{directory}: unfinished, shards without {MANIFEST}; run the build again, or name the shards as a glob"
+def _below(directory: Path) -> str:
+    """What was probably meant with a directory that is no data set: those below it, if there are any."""
     below = sorted(directory.glob(f"*/{MANIFEST}")) or sorted(directory.glob(f"tokens/*/*/{MANIFEST}"))
     below = below or sorted(directory.glob(f"*/*/{MANIFEST}"))
-    if below:
-        return f"{directory}: no data set itself; there is one in {below[0].parent}" + (
-            f" and {len(below) - 1} more" if len(below) > 1 else ""
-        )
-    return f"{directory}: no {MANIFEST} and no shards such as NAME_train_000000.bin"
+    more = f" and {len(below) - 1} more" if len(below) > 1 else ""
+    return f"no data set itself; there is one in {below[0].parent}{more}" if below else ""
 
 
 def _from_paths(paths: list[str], *, split: str, named: str = "") -> ShardSource:
