@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tokenriver.cli.options import Engine, Quiet, RayAddress, Staging, SummaryAsJson
 from tokenriver.cli.stopping import going_on
 from tokenriver.cli.summaries import counted, print_json
 from tokenriver.errors import UsageError
@@ -53,20 +54,15 @@ def build_command(
     on_bad_record: Annotated[str, typer.Option(help="error, or skip (and count).")] = "error",
     backend: Annotated[str, typer.Option(help="fast, or reference.")] = "fast",
     verify_sample: Annotated[int, typer.Option(help="Documents compared with the reference.")] = 200,
-    engine: Annotated[str, typer.Option(help="local, or ray: on a cluster.")] = "local",
-    ray_address: Annotated[
-        str | None, typer.Option(help="A running cluster, or auto (default: one is started here).")
-    ] = None,
+    engine: Engine = "local",
+    ray_address: RayAddress = None,
     workers: Annotated[int | None, typer.Option(help="Encoding threads, or tasks (default: one a core).")] = None,
     block_bytes: Annotated[int, typer.Option(help="Text in one unit of work, in bytes.")] = 8 << 20,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a finished data set.")] = False,
     restart: Annotated[bool, typer.Option("--restart", help="Begin an unfinished build anew.")] = False,
-    staging: Annotated[
-        str | None,
-        typer.Option(metavar="DIR", help="Where output to a URL is made ready (default: TOKENRIVER_STAGING)."),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
+    staging: Staging = None,
+    as_json: SummaryAsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Turn documents into token shards with their manifest; run again after an interruption, it goes on."""
     if quiet:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tokenriver.cli.build import how_to_go_on, unescaped
+from tokenriver.cli.options import Engine, Quiet, RayAddress, Staging, SummaryAsJson
 from tokenriver.cli.stopping import going_on
 from tokenriver.cli.summaries import counted, print_json
 from tokenriver.files import human_bytes
@@ -33,19 +34,14 @@ def corpus_command(
     document_separator: Annotated[str | None, typer.Option(help="Text that ends a document in .txt files.")] = None,
     on_bad_record: Annotated[str, typer.Option(help="error, or skip (and count).")] = "error",
     keep_empty: Annotated[bool, typer.Option("--keep-empty", help="Keep documents without text.")] = False,
-    engine: Annotated[str, typer.Option(help="local, or ray: on a cluster.")] = "local",
-    ray_address: Annotated[
-        str | None, typer.Option(help="A running cluster, or auto (default: one is started here).")
-    ] = None,
+    engine: Engine = "local",
+    ray_address: RayAddress = None,
     workers: Annotated[int | None, typer.Option(help="Parsing threads, or tasks (default: one a core).")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a finished corpus.")] = False,
     restart: Annotated[bool, typer.Option("--restart", help="Begin an unfinished corpus anew.")] = False,
-    staging: Annotated[
-        str | None,
-        typer.Option(metavar="DIR", help="Where output to a URL is made ready (default: TOKENRIVER_STAGING)."),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
+    staging: Staging = None,
+    as_json: SummaryAsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Write documents once as corpus shards (columns id, text, split): the same bytes on every run."""
     from tokenriver.cli.progress import Progress

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from tokenriver.cli.options import Quiet, SummaryAsJson
 from tokenriver.cli.stopping import going_on
 from tokenriver.cli.summaries import print_json
 from tokenriver.files import human_bytes
@@ -21,8 +22,8 @@ def download_command(
     out: Annotated[str, typer.Option(metavar="DIR", help="Folder that the files go below, or its URL.")] = "data",
     revision: Annotated[str, typer.Option(help="Branch, tag or commit.")] = "main",
     connections: Annotated[int, typer.Option(help="Files under way at the same time.")] = 8,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
+    as_json: SummaryAsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Fetch data sets, each file checked against its manifest; what is there and right is not fetched again."""
     from tokenriver.cli.transfers import Transfers

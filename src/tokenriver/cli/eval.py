@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
+from tokenriver.cli.options import Quiet, SummaryAsJson
 from tokenriver.cli.summaries import ascii_controls, counted
 from tokenriver.errors import TokenRiverError, UsageError
 
@@ -53,8 +54,8 @@ def make_command(
     shots: Annotated[int, typer.Option(min=0, help="mmlu, harness: answered examples before each question.")] = 0,
     on_bad_record: Annotated[str, typer.Option(help="error, or skip (and count).")] = "error",
     backend: Annotated[str, typer.Option(help="fast, or reference.")] = "fast",
-    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
+    as_json: SummaryAsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Turn a task's published file into an evaluation file, with a record of how beside it."""
     from tokenriver.evals.make import make_eval_file

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tokenriver.cli.build import how_to_go_on
+from tokenriver.cli.options import Engine, Quiet, RayAddress, Staging, SummaryAsJson
 from tokenriver.cli.stopping import at_once, going_on
 from tokenriver.cli.summaries import counted, print_json
 from tokenriver.errors import UsageError
@@ -30,8 +31,6 @@ golf_app = typer.Typer(
 
 _REPO = typer.Option(help="Repository (default: MATCHED_FINEWEB_REPO_ID, else the challenge's).")
 _REMOTE_ROOT = typer.Option(help="Folder in it (default: MATCHED_FINEWEB_REMOTE_ROOT_PREFIX, else datasets).")
-_JSON = typer.Option("--json", help="Print the summary as JSON.")
-_QUIET = typer.Option("--quiet", "-q", help="Print nothing but errors.")
 
 
 @golf_app.command("fetch")
@@ -45,8 +44,8 @@ def fetch_command(
     revision: Annotated[str, typer.Option(help="Branch, tag or commit.")] = "main",
     check: Annotated[bool, typer.Option("--check", help="Only ask for every file of the manifest.")] = False,
     connections: Annotated[int, typer.Option(help="Files under way at the same time.")] = 8,
-    as_json: Annotated[bool, _JSON] = False,
-    quiet: Annotated[bool, _QUIET] = False,
+    as_json: SummaryAsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Fetch an export: manifest first, all val shards, the first train shards, the tokenizer; every file checked."""
     from tokenriver.cli.transfers import Transfers
@@ -95,18 +94,13 @@ def select_command(
     ] = None,
     text_field: Annotated[str, typer.Option(help="Field or column that holds the text.")] = "text",
     on_bad_record: Annotated[str, typer.Option(help="error, or skip (and count).")] = "error",
-    engine: Annotated[str, typer.Option(help="local, or ray: on a cluster.")] = "local",
-    ray_address: Annotated[
-        str | None, typer.Option(help="A running cluster, or auto (default: one is started here).")
-    ] = None,
+    engine: Engine = "local",
+    ray_address: RayAddress = None,
     workers: Annotated[int | None, typer.Option(help="Parsing threads, or tasks (default: one a core).")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a selection.")] = False,
-    staging: Annotated[
-        str | None,
-        typer.Option(metavar="DIR", help="Where output to a URL is made ready (default: TOKENRIVER_STAGING)."),
-    ] = None,
-    as_json: Annotated[bool, _JSON] = False,
-    quiet: Annotated[bool, _QUIET] = False,
+    staging: Staging = None,
+    as_json: SummaryAsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Choose and shuffle documents once and for all; memory does not grow with them."""
     from tokenriver.cli.progress import Progress
@@ -162,8 +156,8 @@ def export_command(
     workers: Annotated[
         int | None, typer.Option(help="Encoding threads (default: MATCHED_FINEWEB_TOKENIZER_THREADS, else the cores).")
     ] = None,
-    as_json: Annotated[bool, _JSON] = False,
-    quiet: Annotated[bool, _QUIET] = False,
+    as_json: SummaryAsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Train or reuse tokenizers and export the documents with each; run again after an interruption, it goes on."""
     from tokenriver.cli.progress import Progress
@@ -242,7 +236,7 @@ def score_command(
         int | None, typer.Option(min=1, help="Steps that a batch is cut into (default: 8 over the ranks).")
     ] = None,
     device: Annotated[str | None, typer.Option(help="torch device; the model then gets tensors.")] = None,
-    as_json: Annotated[bool, _JSON] = False,
+    as_json: SummaryAsJson = False,
 ) -> None:
     """Print val_loss and val_bpb of a model over the val shards; under torchrun over all ranks."""
     from tokenriver.cli.decoding import load_decoder

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tokenriver.cli.options import SummaryAsJson
 from tokenriver.errors import UsageError
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def index_command(
         str | None, typer.Option("--tokenizer", help="Take the separator of this tokenizer, where no record names one.")
     ] = None,
     threads: Annotated[int, typer.Option("--threads", min=1, help="Threads that search a shard.")] = 2,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+    as_json: SummaryAsJson = False,
 ) -> None:
     """Write <shard>.bin.index: where each document ends, found by the separators; an older one is replaced."""
     from tokenriver.shards.index import index_shard

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from tokenriver.cli.options import Quiet
 from tokenriver.cli.stopping import going_on
 from tokenriver.cli.summaries import print_json
 
@@ -44,7 +45,7 @@ def recipe_command(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is finished.")] = False,
     restart: Annotated[bool, typer.Option("--restart", help="Begin anew, also with the source.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summaries as JSON.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Make a public data set by its recipe: fetch, build and check; run again, it goes on."""
     if name == "list":

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from tokenriver.cli.build import unescaped
+from tokenriver.cli.options import Quiet, SummaryAsJson
 from tokenriver.cli.stopping import at_once
 from tokenriver.errors import CorpusError
 
@@ -43,8 +44,8 @@ def train_tokenizer_command(
     on_bad_record: Annotated[
         Literal["error", "skip"], typer.Option(help="Stop at a bad record, or count it.")
     ] = "error",
-    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
+    as_json: SummaryAsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Train a tokenizer on documents; the same documents in the same order give the same file."""
     from tokenriver.cli.progress import Progress
