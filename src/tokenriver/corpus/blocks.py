@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn
 import msgspec
 import numpy as np
 
-from tokenriver.batches import TextBatch
+from tokenriver.batches import TextBatch, offsets_of
 from tokenriver.corpus.streams import count_newlines
 from tokenriver.errors import CorpusError
 
@@ -206,13 +206,11 @@ def join_documents(parts: list[DocumentBlock], options: SourceOptions) -> Docume
     if len(parts) == 1:
         return parts[0]
     lengths = [part.texts.lengths for part in parts] or [np.zeros(0, np.int64)]
-    offsets = np.zeros(sum(map(len, lengths)) + 1, np.int64)
-    np.cumsum(np.concatenate(lengths), out=offsets[1:])
     skipped: Counter[str] = Counter()
     for part in parts:
         skipped.update(part.skipped)
     return DocumentBlock(
-        TextBatch(_concat([part.texts.data for part in parts], np.uint8), offsets),
+        TextBatch(_concat([part.texts.data for part in parts], np.uint8), offsets_of(np.concatenate(lengths))),
         _concat([part.splits for part in parts if part.splits is not None], np.uint8) if options.split_field else None,
         [one for part in parts for one in part.ids or ()] if options.id_field else None,
         _concat([part.source_indices for part in parts], np.int32),

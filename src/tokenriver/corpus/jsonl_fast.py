@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.json as pj
 
-from tokenriver.batches import TextBatch, positions_of
+from tokenriver.batches import TextBatch, offsets_of, positions_of
 from tokenriver.corpus.blocks import BOM, SPLIT_VALUES, DocumentBlock, Segment, Verdict
 
 if TYPE_CHECKING:
@@ -56,8 +56,7 @@ def _join(segments: list[Segment]) -> tuple[Any, NDArray[np.int64], NDArray[np.i
         start = np.array([segments[0].start + skip], np.int64)
         return memoryview(payload)[skip:] if skip else payload, np.zeros(1, np.int64), start
     payloads = [segment.payload for segment in segments]
-    edges = np.zeros(len(payloads) + 1, np.int64)
-    np.cumsum([len(payload) for payload in payloads], out=edges[1:])
+    edges = offsets_of([len(payload) for payload in payloads])
     data = b"".join(payloads)
     array = np.frombuffer(data, np.uint8)
     if (array[edges[1:] - 1] == 10).all() and not (array[edges[:-1]] == BOM[0]).any():

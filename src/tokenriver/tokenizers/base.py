@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 import numpy as np
 
-from tokenriver.batches import TextBatch, TokenBatch
+from tokenriver.batches import TextBatch, TokenBatch, offsets_of
 from tokenriver.errors import TokenizerError
 
 if TYPE_CHECKING:
@@ -122,8 +122,7 @@ def as_text_batch(texts: Texts) -> TextBatch:
 
 def token_batch(ids: list[NDArray[np.uint32]]) -> TokenBatch:
     """One batch of a list of id arrays, all counted as the reference's."""
-    offsets = np.zeros(len(ids) + 1, np.int64)
-    np.cumsum([len(one) for one in ids], out=offsets[1:])
+    offsets = offsets_of([len(one) for one in ids])
     return TokenBatch(np.concatenate([np.zeros(0, np.uint32), *ids]), offsets, len(ids))
 
 

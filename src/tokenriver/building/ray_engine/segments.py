@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
+from tokenriver.batches import offsets_of
 from tokenriver.cluster.shared import attempt_path, read_exactly
 from tokenriver.corpus.splits import VAL
 from tokenriver.errors import UsageError
@@ -84,9 +85,7 @@ class ChunkDocuments:
         lengths = self.lengths
         if stream is not None and self.given is not None:
             lengths = lengths[self.given == stream]
-        bounds = np.zeros(len(lengths) + 1, np.int64)
-        np.cumsum(lengths, out=bounds[1:])
-        return bounds
+        return offsets_of(lengths)
 
 
 def segment_paths(folder: Path, segment: int) -> tuple[Path, Path, Path]:
