@@ -25,12 +25,14 @@ from tokenriver.cpus import available_cpus
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from tokenriver.building.assemble import EncodedBlock
     from tokenriver.building.dataset import DatasetWriter
     from tokenriver.building.job import Job
     from tokenriver.building.journal import Journal
     from tokenriver.building.summary import BuildSummary
     from tokenriver.corpus.blocks import RawBlock
     from tokenriver.corpus.progress import ProgressSink
+    from tokenriver.corpus.sources import Source
 
 __all__ = ["OpenJob", "Supply", "run_jobs"]
 
@@ -117,10 +119,7 @@ def _stream(opened: Sequence[OpenJob], supply: Supply | None, progress: Progress
     job = opened[0].job
     options, sources = job.options, job.origin.sources
     place = InputProgress(sources)
-    pins = {i: s.pin for i, s in enumerate(sources) if s.pin is not None and s.pin.startswith(_SHA256)}
-    known = {i: InputFacts(sources[i].n_bytes or 0, pin.removeprefix(_SHA256)) for i, pin in pins.items()}
-    for one in opened:
-        known |= one.known
+    known = _known(opened, sources)
     marks = [one.mark for one in opened if one.mark is not None]
     workers = options.workers or available_cpus()
     # What a supply has not brought yet cannot be read ahead.
@@ -148,12 +147,7 @@ def _stream(opened: Sequence[OpenJob], supply: Supply | None, progress: Progress
             )
             with closing(encoded):
                 for blocks in encoded:
-                    end = None
-                    for one, block in zip(opened, blocks, strict=True):
-                        if block is not None:
-                            end = block.end
-                            if not one.writer.full:
-                                one.writer.add(block)
+                    end = _take(opened, blocks)
                     _report(opened, place, end, supply, progress)
                     if all(one.writer.full for one in opened):
                         break
@@ -166,6 +160,26 @@ def _stream(opened: Sequence[OpenJob], supply: Supply | None, progress: Progress
             one.writer.finish((len(sources), 0))
         _tell(opened, supply)
         return facts
+
+
+def _known(opened: Sequence[OpenJob], sources: Sequence[Source]) -> dict[int, InputFacts]:
+    """Sources whose hashes need no reading: from the content's name, or from an earlier run."""
+    pins = {i: s.pin for i, s in enumerate(sources) if s.pin is not None and s.pin.startswith(_SHA256)}
+    known = {i: InputFacts(sources[i].n_bytes or 0, pin.removeprefix(_SHA256)) for i, pin in pins.items()}
+    for one in opened:
+        known |= one.known
+    return known
+
+
+def _take(opened: Sequence[OpenJob], blocks: Sequence[EncodedBlock | None]) -> Position | None:
+    """Hand a block to every data set that is not past it or full; where the block ends."""
+    end = None
+    for one, block in zip(opened, blocks, strict=True):
+        if block is not None:
+            end = block.end
+            if not one.writer.full:
+                one.writer.add(block)
+    return end
 
 
 def _read(opened: Sequence[OpenJob], supply: Supply | None, on_raw: Callable[[int, bytes], None]) -> Iterator[RawBlock]:
