@@ -21,7 +21,7 @@ from tokenriver.shards.golf_manifest import (
     read_golf_manifest,
 )
 from tokenriver.shards.index import index_path
-from tokenriver.shards.layouts import BUILD_RECORD, CORPUS_RECORD, SPLITS, record_prefix
+from tokenriver.shards.layouts import BUILD_RECORD, CORPUS_RECORD, GOLF_NAME, SPLITS, record_prefix
 from tokenriver.shards.manifest import read_limited, render_json
 from tokenriver.shards.reader import read_headers
 from tokenriver.storage.paths import is_remote
@@ -173,8 +173,8 @@ def _example(data_set: DataSet, folder: str, own: str, variant: str | None) -> s
     if data_set.layout == "tokens":
         return folder
     if variant is not None:
-        return f"datasets/{folder.rpartition('/')[2]}/fineweb_train_*.bin"
-    return "/".join(part for part in (folder, f"{own or 'fineweb'}_train_*.bin") if part)
+        return f"datasets/{folder.rpartition('/')[2]}/{GOLF_NAME}_train_*.bin"
+    return "/".join(part for part in (folder, f"{own or GOLF_NAME}_train_*.bin") if part)
 
 
 def _add_golf_root(upload: Upload, root: Path, golf: GolfManifest, prefix: str) -> None:
