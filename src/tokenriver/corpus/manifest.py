@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tokenriver.errors import FormatError
+from tokenriver.errors import FormatError, IntegrityError
 from tokenriver.files import PART_SUFFIX, atomic_write, sha256_file
 from tokenriver.storage.paths import is_remote, is_web, to_path, word_of
 
@@ -28,6 +28,7 @@ __all__ = [
     "corpus_facts",
     "corpus_shard_files",
     "is_corpus",
+    "not_as_listed",
     "read_corpus_manifest",
     "render_corpus_manifest",
     "verify_corpus",
@@ -141,6 +142,13 @@ def corpus_facts(
         for source, fact, n in zip(sources, facts, n_docs, strict=True)
     ]
     return CorpusManifest(name, version, files, documents)
+
+
+def not_as_listed(file: CorpusFile, where: object, n_bytes: int | None) -> IntegrityError:
+    """The error for a file of a corpus that is not there (None), or has another size than the manifest says."""
+    listed = f"{CORPUS_MANIFEST} says {file.n_bytes:,}"
+    what = f"missing, though {CORPUS_MANIFEST} lists it" if n_bytes is None else f"{n_bytes:,} bytes, but {listed}"
+    return IntegrityError(f"{where}: {what}; fetch or write it again")
 
 
 def _sizes(directory: Path) -> dict[str, int]:
