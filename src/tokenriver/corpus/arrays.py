@@ -47,14 +47,14 @@ def parse_array(segment: Segment, options: SourceOptions) -> DocumentBlock:
     payload = bytes(segment.payload).removeprefix(BOM)
     if options.split_field or options.id_field:
         values = _records(payload, segment)
-        texts = [_text(value, segment, k, options, verdict) for k, value in enumerate(values)]
+        texts = _texts(values, segment, options.text_field, verdict)
     else:
         try:
             texts = [record.text for record in _decoder(options.text_field).decode(payload)]
             values = []
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
             values = _records(payload, segment)
-            texts = [_text(value, segment, k, options, verdict) for k, value in enumerate(values)]
+            texts = _texts(values, segment, options.text_field, verdict)
     order = list(range(len(texts)))
     if segment.source.shuffle_seed is not None:
         random.Random(segment.source.shuffle_seed).shuffle(order)
@@ -84,20 +84,6 @@ def _records(payload: bytes, segment: Segment) -> list[Any]:
     return values
 
 
-def _text(value: Any, segment: Segment, k: int, options: SourceOptions, verdict: Verdict) -> str | None:
-    """The text of a record, or None where it is bad and bad ones are skipped."""
-    field = options.text_field
-    if not isinstance(value, dict):
-        verdict.bad("non_object", segment, k, f"expected a JSON object, found {type(value).__name__}")
-    elif field not in value:
-        there = ", ".join(map(repr, value)) or "none"
-        what = f"no field {field!r}; the fields are {there}"
-        verdict.bad("missing", segment, k, what, "name it with --text-field")
-    elif value[field] is None:
-        verdict.bad("null", segment, k, f"field {field!r} is null, not a text")
-    elif not isinstance(value[field], str):
-        verdict.bad("non_string", segment, k, f"field {field!r} is {type(value[field]).__name__}, not a text")
-    else:
-        text: str = value[field]
-        return text
-    return None
+def _texts(values: list[Any], segment: Segment, field: str, verdict: Verdict) -> list[str | None]:
+    """The texts of records, None for each that is bad where bad ones are skipped."""
+    return [verdict.text(one, segment, k, field, kind_of=lambda v: type(v).__name__) for k, one in enumerate(values)]

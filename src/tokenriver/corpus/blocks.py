@@ -18,7 +18,7 @@ from tokenriver.corpus.streams import count_newlines
 from tokenriver.errors import CorpusError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
@@ -179,6 +179,28 @@ class Verdict:
             leave_out = "--on-bad-record skip leaves such records out"
             raise CorpusError(f"{segment.place(offset)}: {what}", advice=(*advice, leave_out))
         self.skipped[kind] += 1
+
+    def text(
+        self, value: Any, segment: Segment, offset: int, field: str, *, kind_of: Callable[[object], str]
+    ) -> str | None:
+        """The text of a decoded JSON record; None where it has none and bad ones are skipped.
+
+        `kind_of` says in words what another value is.
+        """
+        if not isinstance(value, dict):
+            self.bad("non_object", segment, offset, f"expected a JSON object, found {kind_of(value)}")
+        elif field not in value:
+            there = ", ".join(map(repr, value)) or "none"
+            what = f"no field {field!r}; the fields are {there}"
+            self.bad("missing", segment, offset, what, "name the text with --text-field")
+        elif value[field] is None:
+            self.bad("null", segment, offset, f"field {field!r} is null, not a text")
+        elif not isinstance(value[field], str):
+            self.bad("non_string", segment, offset, f"field {field!r} is {kind_of(value[field])}, not a text")
+        else:
+            text: str = value[field]
+            return text
+        return None
 
     def split(self, value: object, segment: Segment, offset: int, field: str) -> int:
         """The side (0 train, 1 val) that a record's split field names."""

@@ -98,8 +98,8 @@ def _second_look(
 ) -> tuple[str, dict[str, Any]] | None:
     """A line that the careful parser refuses: its text and fields if it is good after all, else it is judged."""
 
-    def bad(kind: SkipKind, what: str, *advice: str) -> None:
-        verdict.bad(kind, segment, offset, what, *advice)
+    def bad(kind: SkipKind, what: str) -> None:
+        verdict.bad(kind, segment, offset, what)
 
     if not line.strip(_BLANKS):
         verdict.skipped["blank"] += 1
@@ -120,22 +120,15 @@ def _second_look(
         else:
             bad("malformed", f"broken JSON ({_why(error)}){_why_several(decoded)}")
         return None
-    field = options.text_field
-    if not isinstance(value, dict):
-        bad("non_object", f"expected a JSON object, found {_json_kind(value)}")
-    elif field not in value:
-        there = ", ".join(map(repr, value)) or "none"
-        bad("missing", f"no field {field!r}; the fields are {there}", "name the text with --text-field")
-    elif value[field] is None:
-        bad("null", f"field {field!r} is null, not a text")
-    elif not isinstance(value[field], str):
-        bad("non_string", f"field {field!r} is {_json_kind(value[field])}, not a text")
-    elif not _has_surrogate(value[field]):
-        return value[field], value
-    elif invalid is not None:
+    text = verdict.text(value, segment, offset, options.text_field, kind_of=_json_kind)
+    if text is None:
+        return None
+    if not _has_surrogate(text):
+        return text, value
+    if invalid is not None:
         bad("invalid_utf8", _why_invalid(invalid, line))
     else:
-        bad("lone_surrogate", f"field {field!r} holds a lone surrogate, which no UTF-8 text can")
+        bad("lone_surrogate", f"field {options.text_field!r} holds a lone surrogate, which no UTF-8 text can")
     return None
 
 
