@@ -20,6 +20,7 @@ from tokenriver.cache.signed_reads import SignedReads
 from tokenriver.errors import IntegrityError, TokenRiverError
 from tokenriver.storage import plain_http, shown
 from tokenriver.storage.failures import explained, hidden_failure, may_pass
+from tokenriver.storage.objects import plain_tag
 from tokenriver.storage.paths import filesystem_of, is_s3, scheme_of
 
 if TYPE_CHECKING:
@@ -223,7 +224,7 @@ class Objects:
 
     def _compare(self, name: str, version: str) -> None:
         """Hold an object to the version that was listed, else to the one that was read first."""
-        now = _plain(version)
+        now = plain_tag(version)
         with self._lock:
             known = self._versions.setdefault(name, now)
             if known == now:
@@ -263,11 +264,7 @@ class Objects:
 
 
 def _tags(listing: dict[str, dict[str, Any]]) -> dict[str, str]:
-    return {name: _plain(one["ETag"]) for name, one in listing.items() if one.get("ETag")}
-
-
-def _plain(tag: str) -> str:
-    return tag.removeprefix("W/").strip('"')
+    return {name: plain_tag(one["ETag"]) for name, one in listing.items() if one.get("ETag")}
 
 
 def describe(info: dict[str, Any]) -> str:

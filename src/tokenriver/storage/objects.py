@@ -20,6 +20,7 @@ __all__ = [
     "check_unchanged",
     "find_object",
     "glob_objects",
+    "plain_tag",
     "remove_objects",
     "required_size",
 ]
@@ -175,9 +176,12 @@ def _plain(value: Any) -> str:
     """A version as text that is the same from a listing and from asking for one object."""
     if isinstance(value, (int, float)):
         value = datetime.fromtimestamp(value, tz=UTC)
-    return (
-        value.astimezone(UTC).isoformat() if isinstance(value, datetime) else str(value).removeprefix("W/").strip('"')
-    )
+    return value.astimezone(UTC).isoformat() if isinstance(value, datetime) else plain_tag(str(value))
+
+
+def plain_tag(tag: str) -> str:
+    """An ETag as it is in a listing: without quotes, and without the sign that it is a weak one."""
+    return tag.removeprefix("W/").strip('"')
 
 
 def _remote_file(url: str, facts: Mapping[str, Any]) -> RemoteFile:
