@@ -7,7 +7,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tokenriver.cli.options import Engine, Quiet, RayAddress, Staging, SummaryAsJson
+from tokenriver.cli.options import (
+    Backend,
+    DocumentSeparator,
+    Engine,
+    KeepEmpty,
+    OnBadRecord,
+    Quiet,
+    RayAddress,
+    Staging,
+    SummaryAsJson,
+    TextField,
+    TokenizerWord,
+)
 from tokenriver.cli.stopping import going_on
 from tokenriver.cli.summaries import counted, print_json
 from tokenriver.errors import UsageError
@@ -26,7 +38,7 @@ def build_command(
             metavar="INPUT…", help="Files, directories, globs, a corpus, URLs of such, or - for JSONL on stdin."
         ),
     ],
-    tokenizer: Annotated[str, typer.Option(help="byte, byte260, gpt2, a tokenizer file or folder, or a Hub id.")],
+    tokenizer: TokenizerWord,
     out: Annotated[
         str, typer.Option(metavar="DIR", help="Artifacts root, or the shards' folder (llmc, golf); or its URL.")
     ],
@@ -42,17 +54,17 @@ def build_command(
             help="column[:NAME], hash:FRACTION, first-docs:N, first-tokens:N, first-files:N, first-shard or train."
         ),
     ] = None,
-    text_field: Annotated[str, typer.Option(help="Field or column that holds the text.")] = "text",
-    document_separator: Annotated[str | None, typer.Option(help="Text that ends a document in .txt files.")] = None,
+    text_field: TextField = "text",
+    document_separator: DocumentSeparator = None,
     separator: Annotated[str | None, typer.Option(help="Id or token between documents, or none.")] = None,
     separator_position: Annotated[str | None, typer.Option(help="before or after each document.")] = None,
-    keep_empty: Annotated[bool, typer.Option("--keep-empty", help="Keep documents without text.")] = False,
+    keep_empty: KeepEmpty = False,
     doc_index: Annotated[
         bool | None,
         typer.Option("--doc-index/--no-doc-index", help="Write <shard>.bin.index (default: in the tokens layout)."),
     ] = None,
-    on_bad_record: Annotated[str, typer.Option(help="error, or skip (and count).")] = "error",
-    backend: Annotated[str, typer.Option(help="fast, or reference.")] = "fast",
+    on_bad_record: OnBadRecord = "error",
+    backend: Backend = "fast",
     verify_sample: Annotated[int, typer.Option(help="Documents compared with the reference.")] = 200,
     engine: Engine = "local",
     ray_address: RayAddress = None,

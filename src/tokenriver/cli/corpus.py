@@ -7,7 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tokenriver.cli.build import how_to_go_on, unescaped
-from tokenriver.cli.options import Engine, Quiet, RayAddress, Staging, SummaryAsJson
+from tokenriver.cli.options import (
+    DocumentSeparator,
+    Engine,
+    KeepEmpty,
+    OnBadRecord,
+    Quiet,
+    RayAddress,
+    Staging,
+    SummaryAsJson,
+    TextField,
+)
 from tokenriver.cli.stopping import going_on
 from tokenriver.cli.summaries import counted, print_json
 from tokenriver.files import human_bytes
@@ -30,10 +40,10 @@ def corpus_command(
     name: Annotated[str | None, typer.Option(help="Name in the manifest (default: the directory's).")] = None,
     version: Annotated[str, typer.Option(help="Version in the manifest.")] = "v1",
     split: Annotated[str | None, typer.Option(help="column[:NAME], hash:FRACTION, first-docs:N or train.")] = None,
-    text_field: Annotated[str, typer.Option(help="Field or column that holds the text.")] = "text",
-    document_separator: Annotated[str | None, typer.Option(help="Text that ends a document in .txt files.")] = None,
-    on_bad_record: Annotated[str, typer.Option(help="error, or skip (and count).")] = "error",
-    keep_empty: Annotated[bool, typer.Option("--keep-empty", help="Keep documents without text.")] = False,
+    text_field: TextField = "text",
+    document_separator: DocumentSeparator = None,
+    on_bad_record: OnBadRecord = "error",
+    keep_empty: KeepEmpty = False,
     engine: Engine = "local",
     ray_address: RayAddress = None,
     workers: Annotated[int | None, typer.Option(help="Parsing threads, or tasks (default: one a core).")] = None,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
-from tokenriver.cli.options import Quiet, SummaryAsJson
+from tokenriver.cli.options import Backend, OnBadRecord, Quiet, SummaryAsJson, TokenizerWord
 from tokenriver.cli.summaries import ascii_controls, counted
 from tokenriver.errors import TokenRiverError, UsageError
 
@@ -44,7 +44,7 @@ def make_command(
     source: Annotated[
         str, typer.Argument(metavar="INPUT", help="The task's own .jsonl (also .gz, .zst); for mmlu a folder or .csv.")
     ],
-    tokenizer: Annotated[str, typer.Option(help="byte, byte260, gpt2, a tokenizer file or folder, or a Hub id.")],
+    tokenizer: TokenizerWord,
     out: Annotated[str, typer.Option(metavar="FILE", help="The file to write; FILE.json says how it was made.")],
     rendering: Annotated[str, typer.Option(help="llmc, or harness (lm-evaluation-harness).")] = "llmc",
     boundary: Annotated[
@@ -52,8 +52,8 @@ def make_command(
     ] = "apart",
     file_version: Annotated[str, typer.Option(help="auto, 1 (llm.c reads it) or 2.")] = "auto",
     shots: Annotated[int, typer.Option(min=0, help="mmlu, harness: answered examples before each question.")] = 0,
-    on_bad_record: Annotated[str, typer.Option(help="error, or skip (and count).")] = "error",
-    backend: Annotated[str, typer.Option(help="fast, or reference.")] = "fast",
+    on_bad_record: OnBadRecord = "error",
+    backend: Backend = "fast",
     as_json: SummaryAsJson = False,
     quiet: Quiet = False,
 ) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tokenriver.cli.build import how_to_go_on
-from tokenriver.cli.options import Engine, Quiet, RayAddress, Staging, SummaryAsJson
+from tokenriver.cli.options import Backend, Engine, OnBadRecord, Quiet, RayAddress, Staging, SummaryAsJson, TextField
 from tokenriver.cli.stopping import at_once, going_on
 from tokenriver.cli.summaries import counted, print_json
 from tokenriver.errors import UsageError
@@ -92,8 +92,8 @@ def select_command(
     docs_val: Annotated[
         int | None, typer.Option(help="Documents at the front that are val (default: 50,000, at most a tenth).")
     ] = None,
-    text_field: Annotated[str, typer.Option(help="Field or column that holds the text.")] = "text",
-    on_bad_record: Annotated[str, typer.Option(help="error, or skip (and count).")] = "error",
+    text_field: TextField = "text",
+    on_bad_record: OnBadRecord = "error",
     engine: Engine = "local",
     ray_address: RayAddress = None,
     workers: Annotated[int | None, typer.Option(help="Parsing threads, or tasks (default: one a core).")] = None,
@@ -152,7 +152,7 @@ def export_command(
         list[str] | None, typer.Option(metavar="VOCAB=MODEL", help="Take this model, train none of that size.")
     ] = None,
     append_eos: Annotated[bool, typer.Option("--append-eos", help="End of text after each document.")] = False,
-    backend: Annotated[str, typer.Option(help="fast, or reference.")] = "fast",
+    backend: Backend = "fast",
     workers: Annotated[
         int | None, typer.Option(help="Encoding threads (default: MATCHED_FINEWEB_TOKENIZER_THREADS, else the cores).")
     ] = None,

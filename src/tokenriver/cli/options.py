@@ -6,8 +6,26 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["Engine", "Quiet", "RayAddress", "Staging", "SummaryAsJson"]
+__all__ = [
+    "Backend",
+    "DocumentSeparator",
+    "Engine",
+    "KeepEmpty",
+    "OnBadRecord",
+    "Quiet",
+    "RayAddress",
+    "Staging",
+    "SummaryAsJson",
+    "TextField",
+    "TokenizerWord",
+]
 
+TokenizerWord = Annotated[str, typer.Option(help="byte, byte260, gpt2, a tokenizer file or folder, or a Hub id.")]
+TextField = Annotated[str, typer.Option(help="Field or column that holds the text.")]
+DocumentSeparator = Annotated[str | None, typer.Option(help="Text that ends a document in .txt files.")]
+OnBadRecord = Annotated[str, typer.Option(help="error, or skip (and count).")]
+KeepEmpty = Annotated[bool, typer.Option("--keep-empty", help="Keep documents without text.")]
+Backend = Annotated[str, typer.Option(help="fast, or reference.")]
 Engine = Annotated[str, typer.Option(help="local, or ray: on a cluster.")]
 RayAddress = Annotated[str | None, typer.Option(help="A running cluster, or auto (default: one is started here).")]
 Staging = Annotated[

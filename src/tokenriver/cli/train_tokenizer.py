@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from tokenriver.cli.build import unescaped
-from tokenriver.cli.options import Quiet, SummaryAsJson
+from tokenriver.cli.options import DocumentSeparator, Quiet, SummaryAsJson, TextField
 from tokenriver.cli.stopping import at_once
 from tokenriver.errors import CorpusError
 
@@ -39,8 +39,8 @@ def train_tokenizer_command(
     out: Annotated[
         str, typer.Option("--out", metavar="DIR", help="Folder for tokenizer.model or tokenizer.json, or its URL.")
     ],
-    text_field: Annotated[str, typer.Option(help="Field or column that holds the text.")] = "text",
-    document_separator: Annotated[str | None, typer.Option(help="Text that ends a document in .txt files.")] = None,
+    text_field: TextField = "text",
+    document_separator: DocumentSeparator = None,
     on_bad_record: Annotated[
         Literal["error", "skip"], typer.Option(help="Stop at a bad record, or count it.")
     ] = "error",
