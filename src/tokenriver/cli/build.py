@@ -19,16 +19,16 @@ from tokenriver.cli.options import (
     SummaryAsJson,
     TextField,
     TokenizerWord,
+    unescaped,
 )
-from tokenriver.cli.stopping import going_on
+from tokenriver.cli.stopping import going_on, how_to_go_on
 from tokenriver.cli.summaries import counted, print_json
-from tokenriver.errors import UsageError
 from tokenriver.files import human_bytes
 
 if TYPE_CHECKING:
     from tokenriver.building.summary import BuildSummary
 
-__all__ = ["build_command", "how_to_go_on", "print_summary", "unescaped"]
+__all__ = ["build_command", "print_summary"]
 
 
 def build_command(
@@ -118,25 +118,6 @@ def _build(inputs: list[str], tokenizer: str, out: str, options: dict[str, Any],
 
     with Progress(None, label="building", quiet=quiet) as progress:
         return build(inputs, tokenizer=tokenizer, out=out, progress=progress, **options)
-
-
-def how_to_go_on(*, overwrite: bool, anew: bool = False) -> str:
-    """What the same command does after a stop; `anew` where what was finished cannot be gone on with."""
-    kept = "what --overwrite was to replace is still there, and " if overwrite else ""
-    return f"{kept}the same command {'begins anew' if anew else 'goes on from the last finished shard'}"
-
-
-def unescaped(separator: str | None) -> str | None:
-    r"""`\n`, `\t` and the like as typed in a shell."""
-    if separator is None or "\\" not in separator:
-        return separator
-    try:
-        return separator.encode("latin-1", "backslashreplace").decode("unicode_escape")
-    except UnicodeDecodeError as error:
-        raise UsageError(
-            rf"--document-separator {separator!r}: {error.reason}; a backslash begins an escape such as \n, and stands "
-            r"for itself as \\"
-        ) from None
 
 
 def print_summary(summary: BuildSummary, *, has_split: bool = True) -> None:

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tokenriver.cli.build import how_to_go_on, unescaped
 from tokenriver.cli.options import (
     DocumentSeparator,
     Engine,
@@ -17,8 +16,9 @@ from tokenriver.cli.options import (
     Staging,
     SummaryAsJson,
     TextField,
+    unescaped,
 )
-from tokenriver.cli.stopping import going_on
+from tokenriver.cli.stopping import going_on, how_to_go_on
 from tokenriver.cli.summaries import counted, print_json
 from tokenriver.files import human_bytes
 

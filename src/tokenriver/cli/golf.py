@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tokenriver.cli.build import how_to_go_on
 from tokenriver.cli.options import Backend, Engine, OnBadRecord, Quiet, RayAddress, Staging, SummaryAsJson, TextField
-from tokenriver.cli.stopping import at_once, going_on
+from tokenriver.cli.stopping import at_once, going_on, how_to_go_on
 from tokenriver.cli.summaries import counted, print_json
 from tokenriver.errors import UsageError
 from tokenriver.files import human_bytes

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from tokenriver.errors import UsageError
+
 __all__ = [
     "Backend",
     "DocumentSeparator",
@@ -18,6 +20,7 @@ __all__ = [
     "SummaryAsJson",
     "TextField",
     "TokenizerWord",
+    "unescaped",
 ]
 
 TokenizerWord = Annotated[str, typer.Option(help="byte, byte260, gpt2, a tokenizer file or folder, or a Hub id.")]
@@ -34,3 +37,16 @@ Staging = Annotated[
 ]
 SummaryAsJson = Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
+
+
+def unescaped(separator: str | None) -> str | None:
+    r"""`\n`, `\t` and the like as typed in a shell."""
+    if separator is None or "\\" not in separator:
+        return separator
+    try:
+        return separator.encode("latin-1", "backslashreplace").decode("unicode_escape")
+    except UnicodeDecodeError as error:
+        raise UsageError(
+            rf"--document-separator {separator!r}: {error.reason}; a backslash begins an escape such as \n, and stands "
+            r"for itself as \\"
+        ) from None

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from tokenriver.cli.build import unescaped
-from tokenriver.cli.options import DocumentSeparator, Quiet, SummaryAsJson, TextField
+from tokenriver.cli.options import DocumentSeparator, Quiet, SummaryAsJson, TextField, unescaped
 from tokenriver.cli.stopping import at_once
 from tokenriver.errors import CorpusError
 
