@@ -99,10 +99,10 @@ def local_job(options: argparse.Namespace) -> dict[str, Any]:
 def ray_job(options: argparse.Namespace) -> dict[str, Any]:
     """A cluster of this machine's CPUs at rest, and two builds on it."""
     import tokenriver.building.ray_engine.run  # noqa: F401
-    from tokenriver.building.pipeline import default_workers
     from tokenriver.cluster.session import open_session
+    from tokenriver.cpus import available_cpus
 
-    with open_session(None, cpus=default_workers()) as session:
+    with open_session(None, cpus=available_cpus()) as session:
         session.ray.get([session.ray.remote(a_second).remote() for _ in range(session.cpus)])
         come_to_rest()
         cpu = [cpu_of_all()]

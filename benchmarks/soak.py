@@ -24,7 +24,6 @@ import zstandard
 from text import source_texts
 
 import tokenriver
-from tokenriver.files import human_count
 
 ROOT = Path(__file__).resolve().parents[1]
 TOKENIZERS = ["byte", "byte260", "gpt2", "sentencepiece/fineweb_1024_bpe.model", "hf/smollm2.tokenizer.json.gz"]
@@ -46,7 +45,7 @@ def main() -> int:
         rounds, kills, documents = rounds + 1, kills + facts["kills"], documents + facts["documents"]
         print(f"round {rounds} seed {seed}: {json.dumps(facts)}", flush=True)
         seed += 1
-    print(f"soak done: {rounds} rounds, {kills} kills, {human_count(documents)} documents, no difference")
+    print(f"soak done: {rounds} rounds, {kills} kills, {documents:,} documents, no difference")
     return 0
 
 

@@ -18,7 +18,7 @@ SRC = Path(tokenriver.__file__).parent
 LAYERS = {
     "errors": -2,
     "storage": -1,
-    **dict.fromkeys(["files", "batches"], 0),
+    **dict.fromkeys(["files", "batches", "cpus"], 0),
     **dict.fromkeys(["cache", "cluster", "resuming"], 1),
     **dict.fromkeys(["corpus", "tokenizers", "shards"], 2),
     **dict.fromkeys(["building", "loader", "evals", "bpb", "hub"], 3),

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
-__all__ = ["TextBatch", "TokenBatch", "distinct", "places_of_true", "positions_of"]
+__all__ = ["TextBatch", "TokenBatch", "distinct", "offsets_of", "places_of_true", "positions_of", "tally"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -31,9 +31,7 @@ class TextBatch:
     def from_texts(cls, texts: Iterable[str | bytes]) -> TextBatch:
         """Join texts into one batch. A str with a lone surrogate raises UnicodeEncodeError."""
         pieces = [t.encode() if isinstance(t, str) else t for t in texts]
-        offsets = np.zeros(len(pieces) + 1, np.int64)
-        np.cumsum([len(p) for p in pieces], out=offsets[1:])
-        return cls(np.frombuffer(b"".join(pieces), np.uint8), offsets)
+        return cls(np.frombuffer(b"".join(pieces), np.uint8), offsets_of([len(p) for p in pieces]))
 
     @classmethod
     def from_arrow(cls, array: Any) -> TextBatch:
@@ -79,9 +77,7 @@ class TextBatch:
         if keep.all():
             return self
         lengths = self.lengths
-        offsets = np.zeros(int(keep.sum()) + 1, np.int64)
-        np.cumsum(lengths[keep], out=offsets[1:])
-        return TextBatch(self.data[np.repeat(keep, lengths)], offsets)
+        return TextBatch(self.data[np.repeat(keep, lengths)], offsets_of(lengths[keep]))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -111,6 +107,13 @@ class TokenBatch:
         return np.diff(self.offsets)
 
 
+def offsets_of(lengths: Sequence[int] | NDArray[np.integer[Any]]) -> NDArray[np.int64]:
+    """Where runs of these lengths begin that lie end to end, and where the last one ends: int64 [n + 1]."""
+    offsets = np.zeros(len(lengths) + 1, np.int64)
+    np.cumsum(lengths, out=offsets[1:])
+    return offsets
+
+
 def distinct(values: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
     """The distinct values of an ascending array, and how many there are of each, int64.
 
@@ -119,6 +122,12 @@ def distinct(values: NDArray[Any]) -> tuple[NDArray[Any], NDArray[np.int64]]:
     starts = np.flatnonzero(values[1:] != values[:-1]) + 1
     edges = np.concatenate([np.zeros(min(1, len(values)), np.int64), starts, np.array([len(values)], np.int64)])
     return values[edges[:-1]], np.diff(edges)
+
+
+def tally(values: NDArray[Any]) -> dict[int, int]:
+    """How many there are of each value of an ascending array of integers, in that order."""
+    found, n = distinct(values)
+    return dict(zip(found.tolist(), n.tolist(), strict=True))
 
 
 _PIECE = 1 << 20

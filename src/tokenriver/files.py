@@ -11,7 +11,7 @@ import warnings
 from contextlib import contextmanager, suppress
 from typing import IO, TYPE_CHECKING
 
-from tokenriver.storage.paths import is_remote, no_folder, scheme_of
+from tokenriver.storage.paths import is_remote, is_web, no_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,16 +25,17 @@ __all__ = [
     "file_size",
     "fsync_directory",
     "human_bytes",
-    "human_count",
     "is_file",
     "is_same_file",
     "make_directory",
     "naming",
     "open_binary",
+    "part_of",
     "refuse_what_is_no_file",
     "remove_file",
     "sha256_file",
     "sole_writer",
+    "write_all",
 ]
 
 PART_SUFFIX = ".part"
@@ -46,6 +47,11 @@ _LOOK_SECONDS, _SILENT_LOOKS = 0.05, 60
 """How another process's lock is looked at, and how often before it is told that we wait."""
 
 
+def part_of(path: Path) -> Path:
+    """Where a file is while it is not whole yet."""
+    return path.with_name(path.name + PART_SUFFIX)
+
+
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
     """Give an OSError of a file that is open already (a full disk above all) the name of the file."""
@@ -55,6 +61,13 @@ def naming(path: Path) -> Iterator[None]:
         if error.filename is None:
             error.filename = str(path)
         raise
+
+
+def write_all(descriptor: int, data: bytes | memoryview) -> None:
+    """Write every byte to an open file; one call of the system may take a part of them."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(descriptor, view) :]
 
 
 @contextmanager
@@ -73,7 +86,7 @@ def atomic_write(path: Path) -> Iterator[IO[bytes]]:
             yield file
         return
     refuse_what_is_no_file(path)
-    part = path.with_name(path.name + PART_SUFFIX)
+    part = part_of(path)
     try:
         with sole_writer(part):
             try:
@@ -169,7 +182,7 @@ def open_binary(path: Path, *, ahead: bool = True) -> RawIOBase:
     if is_remote(path):
         from tokenriver.storage.seeking import open_url
 
-        return open_url(str(path), ahead=ahead or scheme_of(str(path)) in ("http", "https"))
+        return open_url(str(path), ahead=ahead or is_web(str(path)))
     return open(path, "rb", buffering=0, opener=_open_at_once)
 
 
@@ -262,8 +275,3 @@ def human_bytes(n: float) -> str:
             return f"{n:.0f} {unit}" if unit == "B" else f"{n:.1f} {unit}"
         n /= 1000
     return f"{n:.1f} PB"
-
-
-def human_count(n: int) -> str:
-    """1234567 → '1,234,567'."""
-    return f"{n:,}"

@@ -18,7 +18,8 @@ from made_documents import make_texts, write_jsonl
 import tokenriver
 from tokenriver import train_tokenizer, write_corpus
 from tokenriver.building.options import BuildOptions
-from tokenriver.building.pipeline import default_workers, in_order, read_ahead
+from tokenriver.building.pipeline import in_order, read_ahead
+from tokenriver.cpus import available_cpus
 
 
 def build(source, out, **words):
@@ -266,7 +267,7 @@ def test_errors_of_the_reader_and_of_a_worker_come_through():
         list(read_ahead(items(), depth=1))
     with pytest.raises(ZeroDivisionError):
         list(in_order(lambda box: 1 // box[0], [1, 0], workers=2, weight=lambda _: 1, budget=9))
-    assert default_workers() >= 1
+    assert available_cpus() >= 1
 
 
 def test_uint32_is_taken_where_the_vocabulary_needs_it(tmp_path):

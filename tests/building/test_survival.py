@@ -116,6 +116,8 @@ def test_many_kills_at_random_moments_of_one_build(tmp_path):
             assert process.wait() == -signal.SIGKILL, process.stderr
         final = {p.name for p in directory.glob("*.bin")}
         assert {n: h for n, h in hashes(directory).items() if n in final}.items() <= expected.items()
+        if len(final) > 0.8 * sum(name.endswith(".bin") for name in expected):
+            break  # it got further each time than elsewhere: a build that is whole cannot be killed
     assert len(final) > 10
     assert tokenriver.build([source], out=tmp_path / "out", **words).resumed
     assert hashes(directory) == expected

@@ -209,8 +209,9 @@ def test_a_shard_that_is_not_there_whole_is_named(tmp_path, monkeypatch):
     directory = interrupted(source, tmp_path / "out", monkeypatch, after=20, **STEPS)
     shard = sorted(directory.glob("*.bin"))[0]
     shard.write_bytes(shard.read_bytes()[:-2])
-    with pytest.raises(ResumeError, match=rf"{shard.name}: the journal names it, but it is not there whole"):
+    with pytest.raises(ResumeError, match=rf"{shard.name}: the journal names it, but it is not there whole") as caught:
         tokenriver.build(source, tokenizer="byte260", out=tmp_path / "out", engine="ray", **STEPS)
+    assert caught.value.advice == ("build with --restart to begin anew",)
 
 
 def test_a_damaged_segment_never_gets_into_a_shard(tmp_path, monkeypatch):

@@ -210,8 +210,11 @@ def test_a_part_that_is_not_whole_is_named(folder: Path, tmp_path: Path, monkeyp
             write(folder, tmp_path / "c")
     part = tmp_path / "c" / "corpus-00001.jsonl.zst.part"
     part.write_bytes(part.read_bytes()[:-1])
-    with pytest.raises(ResumeError, match=r"corpus-00001\.jsonl\.zst\.part: the journal names it, but it has"):
+    with pytest.raises(
+        ResumeError, match=r"corpus-00001\.jsonl\.zst\.part: the journal names it, but it has"
+    ) as caught:
         write(folder, tmp_path / "c")
+    assert caught.value.advice == ("give --restart to begin anew",)
 
 
 def test_an_overwritten_corpus_stays_while_its_successor_is_unfinished(

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tokenriver.batches import TextBatch
-from tokenriver.corpus.splits import SplitRule, first_docs_split, first_tokens_split, hash_split, mix64, text_keys
+from tokenriver.corpus.splits import SplitRule, first_docs_split, hash_split, mix64, text_keys
 from tokenriver.errors import UsageError
 
 
@@ -121,14 +121,13 @@ def test_a_slice_of_a_batch_has_the_same_sides() -> None:
 
 @given(st.integers(0, 50), st.lists(st.integers(0, 20), max_size=10))
 def test_running_counts_give_the_first_ones_however_they_are_cut(count: int, blocks: list[int]) -> None:
-    for rule in (first_docs_split, first_tokens_split):
-        before, val = 0, 0
-        for n in blocks:
-            here = rule(count, before, n)
-            assert here == n or val + here == count  # train begins only when val is full
-            val += here
-            before += n
-        assert val == min(count, before)
+    before, val = 0, 0
+    for n in blocks:
+        here = first_docs_split(count, before, n)
+        assert here == n or val + here == count  # train begins only when val is full
+        val += here
+        before += n
+    assert val == min(count, before)
 
 
 def test_a_column_that_no_document_can_have_is_refused() -> None:

@@ -137,7 +137,7 @@ def facts(b: Batch) -> tuple[Any, ...]:
 def test_batches_read_together_are_those_read_one_by_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, drop_last: bool, cpus: int
 ) -> None:
-    monkeypatch.setattr(step_groups, "_n_cpus", lambda: cpus)
+    monkeypatch.setattr(step_groups, "available_cpus", lambda: cpus)
     lengths = np.random.default_rng(5).integers(1, 60, 400).tolist()
     paths, _ = write_documents(tmp_path, lengths, shards=5)
     shape: dict[str, Any] = {"batch_size": 8, "seq_len": 16, "separator": SEPARATOR, "drop_last": drop_last}

@@ -9,7 +9,7 @@ import numpy as np
 
 from tokenriver.corpus.documents import SourceOptions, find_sources, parse_block, peek_fields, read_blocks
 from tokenriver.corpus.sources import split_by_file
-from tokenriver.corpus.splits import SplitRule, hash_split
+from tokenriver.corpus.splits import SPLITS, SplitRule, hash_split
 from tokenriver.errors import UsageError, advising_only
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
 
 __all__ = ["DocumentCheck", "check_documents"]
 
-_SIDES = ("train", "val")
 _READING = ("document_separator", "keep_document_separator", "document_start", "json_arrays", "strip")
 """Options of a build record that say how documents were read, where they are not the usual."""
 
@@ -36,8 +35,8 @@ class DocumentCheck:
     A document that two splits share (a cut inside it) counts where it begins; `shared` is then true.
     """
 
-    documents: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_SIDES, 0))
-    source_bytes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(_SIDES, 0))
+    documents: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SPLITS, 0))
+    source_bytes: dict[str, int] = field(default_factory=lambda: dict.fromkeys(SPLITS, 0))
     difference: str | None = None
     shared: bool = False
 
@@ -104,7 +103,7 @@ def check_documents(
         one = _Stream(token_set, ("val", "train"))
         streams = {"val": one, "train": one}
     else:
-        streams = {split: _Stream(token_set, (split,)) for split in _SIDES}
+        streams = {split: _Stream(token_set, (split,)) for split in SPLITS}
     check = DocumentCheck()
     number = 0
     for raw in read_blocks(sources, source_options):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tokenriver.errors import MissingDependencyError, TokenizerError, UsageError
+from tokenriver.tokenizers.sentencepiece_model import SPACE
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,9 +22,7 @@ if TYPE_CHECKING:
 
     from tokenriver.tokenizers.base import Tokenizer
 
-__all__ = ["GolfTable", "build_sentencepiece_luts", "byte_tables", "eval_bpb", "eval_val"]
-
-_SPACE = "▁"
+__all__ = ["GolfTable", "bpb_of", "build_sentencepiece_luts", "byte_tables", "eval_bpb", "eval_val"]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,8 +60,8 @@ def byte_tables(tokenizer: Tokenizer | Any, *, vocab_size: int = 0) -> GolfTable
             base[i] = 1
             continue
         piece = processor.id_to_piece(i)
-        space[i] = piece.startswith(_SPACE)
-        base[i] = len(piece.removeprefix(_SPACE).encode())
+        space[i] = piece.startswith(SPACE)
+        base[i] = len(piece.removeprefix(SPACE).encode())
     return GolfTable(base, space, boundary)
 
 

@@ -11,13 +11,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tokenriver.errors import TokenizerError
+from tokenriver.tokenizers.base import checked_ids
 
 if TYPE_CHECKING:
     from numpy.typing import ArrayLike, NDArray
 
     from tokenriver.tokenizers.base import Tokenizer
 
-__all__ = ["TextTable", "as_ids", "text_bytes", "token_bytes", "unknown_ids"]
+__all__ = ["TextTable", "text_bytes", "token_bytes", "unknown_ids"]
 
 
 UNKNOWN_NAMES = ("<unk>", "[UNK]", "<|unk|>")
@@ -100,23 +101,8 @@ def text_bytes(tokenizer: Tokenizer, ids: ArrayLike) -> int:
     the UTF-8 length of the texts. Raises TokenizerError for an id outside the vocabulary.
     """
     table = TextTable.of(tokenizer)
-    array = as_ids(ids, len(table.n_bytes))
+    array = checked_ids(ids, vocab_size=len(table.n_bytes))
     if not len(array):
         return 0
     first = int(table.n_bytes[array[0]]) - int(table.has_prefix[array[0]])
     return first + int(table.target_bytes(array[1:], array[:-1]).sum())
-
-
-def as_ids(ids: ArrayLike, vocab_size: int) -> NDArray[np.int64]:
-    """Ids as a flat int64 array; TokenizerError for one outside the vocabulary, naming it and its place."""
-    array = np.asarray(ids)
-    if array.size and array.dtype.kind not in "iu":
-        raise TokenizerError(f"ids have the type {array.dtype}; expected integers")
-    flat = array.reshape(-1).astype(np.int64)
-    if len(flat) and not 0 <= int(flat.min()) <= int(flat.max()) < vocab_size:
-        at = int(np.argmax((flat < 0) | (flat >= vocab_size)))
-        raise TokenizerError(
-            f"id {int(flat[at])} at position {at:,} is outside the vocabulary of {vocab_size:,} ids; "
-            "another tokenizer made it"
-        )
-    return flat

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tokenriver.batches import TextBatch, distinct
+from tokenriver.batches import TextBatch, tally
 from tokenriver.building.culprit import failing_document, first_difference
 from tokenriver.building.special_texts import SpecialTexts
 from tokenriver.corpus.documents import parse_block
-from tokenriver.corpus.ranges import TEXT_BYTES
+from tokenriver.corpus.ranges import text_bytes
 from tokenriver.corpus.splits import VAL, hash_split
 from tokenriver.errors import TokenizerError
 from tokenriver.tokenizers.byte import ByteTokenizer
@@ -63,10 +63,9 @@ class EncodedBlock:
     def first(self, n: int) -> EncodedBlock:
         """The block's first n documents; what was counted of the whole block stays as it is."""
         sources = np.repeat(list(self.source_documents), list(self.source_documents.values()))[:n]
-        found, n_documents = distinct(sources)
         return replace(
             self,
-            source_documents=dict(zip(found.tolist(), n_documents.tolist(), strict=True)),
+            source_documents=tally(sources),
             stream=self.stream[: int(self.bounds[n])],
             bounds=self.bounds[: n + 1],
             given=None if self.given is None else self.given[:n],
@@ -161,11 +160,10 @@ class BlockEncoder:
             bounds = np.append(bounds[:-1][leaves_trace], bounds[-1])
             given = None if given is None else given[leaves_trace]
             lengths = lengths[leaves_trace]
-        found, n_documents = distinct(block.source_indices[leaves_trace])
         return EncodedBlock(
             start=start,
             end=end,
-            source_documents=dict(zip(found.tolist(), n_documents.tolist(), strict=True)),
+            source_documents=tally(block.source_indices[leaves_trace]),
             stream=stream,
             bounds=bounds,
             given=given,
@@ -265,7 +263,7 @@ def expected_text_bytes(sources: Sequence[Source]) -> int:
     """
     if any(source.stream is not None for source in sources):
         return 0
-    return sum((s.n_bytes or 0) * (TEXT_BYTES if s.compression or s.kind == "parquet" else 1) for s in sources)
+    return sum(map(text_bytes, sources))
 
 
 def encode_block(

@@ -10,11 +10,16 @@ import msgspec
 import numpy as np
 
 from tokenriver.corpus.splits import VAL
+from tokenriver.errors import CorpusError
 
 if TYPE_CHECKING:
-    from tokenriver.building.assemble import EncodedBlock
+    from collections.abc import Sequence
 
-__all__ = ["BuildCounts"]
+    from tokenriver.building.assemble import EncodedBlock
+    from tokenriver.building.ray_engine.encode_task import SegmentFacts
+    from tokenriver.corpus.sources import Source
+
+__all__ = ["BuildCounts", "no_documents"]
 
 
 @dataclass(slots=True)
@@ -45,11 +50,15 @@ class BuildCounts:
         ):
             counts[0] += total - val_part
             counts[1] += val_part
-        self.skipped.update(block.skipped)
-        self.reference_documents += block.reference_documents
-        self.special_texts += block.special_texts
-        self.sampled += block.sampled
-        self.lossy_samples += block.lossy_samples
+        self.notice(block)
+
+    def notice(self, seen: EncodedBlock | SegmentFacts) -> None:
+        """Count what was noticed while documents were encoded."""
+        self.skipped.update(seen.skipped)
+        self.reference_documents += seen.reference_documents
+        self.special_texts += seen.special_texts
+        self.sampled += seen.sampled
+        self.lossy_samples += seen.lossy_samples
 
     def to_json(self) -> dict[str, Any]:
         """As plain JSON values."""
@@ -60,3 +69,12 @@ class BuildCounts:
     def from_json(cls, values: dict[str, Any]) -> BuildCounts:
         """Back from `to_json`."""
         return cls(**{**values, "skipped": Counter(values["skipped"])})
+
+
+def no_documents(sources: Sequence[Source], skipped: Counter[str], *, full: bool) -> CorpusError:
+    """The error for sources that leave nothing to write; `full`: a limit was reached."""
+    kinds = ", ".join(f"{n} {kind}" for kind, n in sorted(skipped.items())) or "no records at all"
+    limits = " within the limits given" if full else ""
+    return CorpusError(
+        f"{len(sources)} inputs ({sources[0]} first) gave no document{limits}: {kinds}; nothing was written"
+    )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -28,7 +28,7 @@ from tokenriver.building.whole_runs import take_block
 from tokenriver.building.writing import Closing, Pieces, WriterThread
 from tokenriver.corpus.splits import VAL
 from tokenriver.errors import ResumeError
-from tokenriver.files import PART_SUFFIX, sha256_file
+from tokenriver.files import PART_SUFFIX, part_of, sha256_file
 from tokenriver.shards.header import ShardHeader
 from tokenriver.shards.index import INDEX_DTYPE, INDEX_SUFFIX, index_path
 from tokenriver.shards.layouts import SPLITS, parse_shard_name, record_prefix
@@ -42,11 +42,8 @@ if TYPE_CHECKING:
     from tokenriver.building.assemble import EncodedBlock
     from tokenriver.building.journal import JournalContent
     from tokenriver.building.shape import Shape
-    from tokenriver.corpus.inputs import InputFacts, InputMark
+    from tokenriver.building.writing import InputState, Place
     from tokenriver.storage.directory import RemoteDirectory
-
-    Place: TypeAlias = tuple[int, int]
-    InputState: TypeAlias = tuple[dict[int, InputFacts], InputMark | None]
 
 __all__ = ["DatasetWriter"]
 
@@ -168,7 +165,7 @@ class DatasetWriter:
     @property
     def n_sources(self) -> int | None:
         """How many sources the documents come from, where a limit leaves some out; None without one."""
-        if self.shape.max_documents is None and self.shape.max_tokens is None:
+        if not self.shape.limited:
             return None
         return max(self.source_documents, default=-1) + 1
 
@@ -274,7 +271,7 @@ class DatasetWriter:
 
 def _find_whole(path: Path, expected: int | None) -> Path | None:
     """A file of `expected` bytes (None: whole ends of an index), under its own name or still as a part."""
-    for candidate in (path, path.with_name(path.name + PART_SUFFIX)):
+    for candidate in (path, part_of(path)):
         if candidate.exists():
             size = candidate.stat().st_size
             if size == expected or (expected is None and size % INDEX_DTYPE.itemsize == 0):

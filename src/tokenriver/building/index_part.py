@@ -7,7 +7,7 @@ import os
 from typing import TYPE_CHECKING
 
 from tokenriver.errors import FormatError
-from tokenriver.files import PART_SUFFIX, fsync_directory, naming
+from tokenriver.files import fsync_directory, naming, part_of, write_all
 from tokenriver.shards.index import INDEX_DTYPE
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class IndexPart:
 
     def __init__(self, path: Path, *, keep: int | None = None) -> None:
         self.path = path
-        self.part = path.with_name(path.name + PART_SUFFIX)
+        self.part = part_of(path)
         self._file = open(self.part, "w+b" if keep is None else "r+b", buffering=0)  # noqa: SIM115
         n_bytes = (keep or 0) * INDEX_DTYPE.itemsize
         try:
@@ -45,11 +45,10 @@ class IndexPart:
 
     def append(self, ends: NDArray[np.int64]) -> None:
         """Add documents' ends, counted from the shard's first id."""
-        view = memoryview(ends.astype(INDEX_DTYPE).tobytes())
-        self._digest.update(view)
+        raw = ends.astype(INDEX_DTYPE).tobytes()
+        self._digest.update(raw)
         with naming(self.part):
-            while view:
-                view = view[self._file.write(view) :]
+            write_all(self._file.fileno(), raw)
 
     @property
     def sha256(self) -> str:

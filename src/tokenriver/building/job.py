@@ -21,17 +21,17 @@ from tokenriver.building.dataset import DatasetWriter
 from tokenriver.building.journal import Journal
 from tokenriver.building.lane_messages import EncoderWords
 from tokenriver.building.passes import OpenJob
-from tokenriver.building.pipeline import default_workers
 from tokenriver.building.records import write_records
 from tokenriver.building.shape import Shape
 from tokenriver.building.summary import BuildSummary
 from tokenriver.building.target import Target
 from tokenriver.corpus.documents import Position
 from tokenriver.corpus.identity import identity_of
+from tokenriver.cpus import available_cpus
 from tokenriver.resuming.journal import refuse_changes
-from tokenriver.shards.header import VARIANTS
+from tokenriver.shards.header import dtype_of
 from tokenriver.shards.index import index_path
-from tokenriver.shards.layouts import data_set_directory
+from tokenriver.shards.layouts import SPLITS, data_set_directory
 from tokenriver.storage.paths import is_remote
 from tokenriver.tokenizers.load import load_tokenizer
 
@@ -101,7 +101,7 @@ class Job:
         """Start writing; the caller holds the directory's lock."""
         self.clear()
         journal = Journal(self.target.journal)
-        workers = self.options.workers or default_workers()
+        workers = self.options.workers or available_cpus()
         return OpenJob(self, journal, DatasetWriter(self.shape(), journal, remote=self.target.store, workers=workers))
 
     def clear(self) -> None:
@@ -189,9 +189,9 @@ class Job:
         return BlockEncoder(
             self.tokenizer,
             self.origin.sources,
-            dtype=VARIANTS[self.variant][2],
+            dtype=dtype_of(self.variant),
             separator=self.separator,
-            hash_fraction=self.rule.fraction if self.rule.kind == "hash" else None,
+            hash_fraction=self.rule.hash_fraction,
             verify_sample=self.options.verify_sample,
         )
 
@@ -205,9 +205,9 @@ class Job:
             tokenizer_sha256=self.tokenizer.sha256,
             backend=self.options.backend,
             separator_option=self.options.separator,
-            dtype=VARIANTS[self.variant][2],
+            dtype=dtype_of(self.variant),
             separator=self.separator,
-            hash_fraction=self.rule.fraction if self.rule.kind == "hash" else None,
+            hash_fraction=self.rule.hash_fraction,
             verify_sample=self.options.verify_sample,
         )
 
@@ -243,9 +243,9 @@ class Job:
             documents=sum(counts.documents),
             tokens=sum(counts.tokens),
             text_bytes=sum(counts.text_bytes),
-            documents_by_split=dict(zip(("train", "val"), counts.documents, strict=True)),
-            tokens_by_split=dict(zip(("train", "val"), counts.tokens, strict=True)),
-            text_bytes_by_split=dict(zip(("train", "val"), counts.text_bytes, strict=True)),
+            documents_by_split=dict(zip(SPLITS, counts.documents, strict=True)),
+            tokens_by_split=dict(zip(SPLITS, counts.tokens, strict=True)),
+            text_bytes_by_split=dict(zip(SPLITS, counts.text_bytes, strict=True)),
             skipped=dict(sorted(counts.skipped.items())),
             reference_documents=counts.reference_documents,
             special_texts=counts.special_texts,

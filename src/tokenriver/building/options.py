@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal, TypedDict, get_args
 
 from tokenriver.cluster.engines import check_engine
-from tokenriver.corpus.sources import SourceOptions
+from tokenriver.corpus.sources import BLOCK_BYTES, OnBadRecord, SourceOptions
 from tokenriver.errors import UsageError
 from tokenriver.shards.header import MAX_SHARD_TOKENS
 from tokenriver.shards.layouts import LAYOUTS, Layout, check_name
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 __all__ = ["BuildOptions", "BuildWords", "Engine", "Format"]
 
 Format = Literal["auto", "llama-3"]
-BadRecords = Literal["error", "skip"]
 Engine = Literal["local", "ray"]
 
 
@@ -49,7 +48,7 @@ class BuildWords(TypedDict, total=False):
     end_id: int | None
     keep_empty: bool
     doc_index: bool | None
-    on_bad_record: BadRecords
+    on_bad_record: OnBadRecord
     backend: Backend
     verify_sample: int
     engine: Engine
@@ -101,13 +100,13 @@ class BuildOptions:
     keep_empty: bool = False
     doc_index: bool | None = None
     # ---- never in the bytes ----
-    on_bad_record: BadRecords = "error"
+    on_bad_record: OnBadRecord = "error"
     backend: Backend = "fast"
     verify_sample: int = 200
     engine: Engine = "local"
     ray_address: str | None = None
     workers: int | None = None
-    block_bytes: int = 8 << 20
+    block_bytes: int = BLOCK_BYTES
     overwrite: bool = False
     restart: bool = False
     staging: str | os.PathLike[str] | None = None
@@ -115,7 +114,7 @@ class BuildOptions:
     def __post_init__(self) -> None:
         _among("layout", self.layout, LAYOUTS)
         _among("format", self.format, get_args(Format))
-        _among("on-bad-record", self.on_bad_record, get_args(BadRecords))
+        _among("on-bad-record", self.on_bad_record, get_args(OnBadRecord))
         _among("backend", self.backend, ("fast", "reference"))
         check_engine(self.engine, self.ray_address)
         _among("separator-position", self.separator_position, (None, "before", "after"))

@@ -11,25 +11,28 @@ import functools
 from contextlib import ExitStack, closing, suppress
 from dataclasses import dataclass, field
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
+from tokenriver.building.counts import no_documents
 from tokenriver.building.lanes import Lanes
-from tokenriver.building.pipeline import default_workers, in_order, read_ahead
-from tokenriver.corpus.documents import Position, read_blocks
+from tokenriver.building.pipeline import in_order, read_ahead
+from tokenriver.corpus.documents import BLOCK_BYTES, Position, read_blocks
 from tokenriver.corpus.hashing import InputHasher
 from tokenriver.corpus.inputs import InputFacts, InputMark
 from tokenriver.corpus.progress import InputProgress
-from tokenriver.errors import CorpusError
+from tokenriver.cpus import available_cpus
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from tokenriver.building.assemble import EncodedBlock
     from tokenriver.building.dataset import DatasetWriter
     from tokenriver.building.job import Job
     from tokenriver.building.journal import Journal
     from tokenriver.building.summary import BuildSummary
     from tokenriver.corpus.blocks import RawBlock
     from tokenriver.corpus.progress import ProgressSink
+    from tokenriver.corpus.sources import Source
 
 __all__ = ["OpenJob", "Supply", "run_jobs"]
 
@@ -116,12 +119,9 @@ def _stream(opened: Sequence[OpenJob], supply: Supply | None, progress: Progress
     job = opened[0].job
     options, sources = job.options, job.origin.sources
     place = InputProgress(sources)
-    pins = {i: s.pin for i, s in enumerate(sources) if s.pin is not None and s.pin.startswith(_SHA256)}
-    known = {i: InputFacts(sources[i].n_bytes or 0, pin.removeprefix(_SHA256)) for i, pin in pins.items()}
-    for one in opened:
-        known |= one.known
+    known = _known(opened, sources)
     marks = [one.mark for one in opened if one.mark is not None]
-    workers = options.workers or default_workers()
+    workers = options.workers or available_cpus()
     # What a supply has not brought yet cannot be read ahead.
     hashing = 1 if supply is not None else workers
     with InputHasher(sources, known=known, marks=marks, keep_marks=True, workers=hashing) as hasher:
@@ -141,30 +141,45 @@ def _stream(opened: Sequence[OpenJob], supply: Supply | None, progress: Progress
                 raw,
                 workers=workers,
                 weight=lambda block: block.n_bytes,
-                budget=(workers + 2) * max(options.block_bytes, 8 << 20),
+                budget=(workers + 2) * max(options.block_bytes, BLOCK_BYTES),
                 begin=lanes.enter,
                 end=lanes.leave,
             )
             with closing(encoded):
                 for blocks in encoded:
-                    end = None
-                    for one, block in zip(opened, blocks, strict=True):
-                        if block is not None:
-                            end = block.end
-                            if not one.writer.full:
-                                one.writer.add(block)
+                    end = _take(opened, blocks)
                     _report(opened, place, end, supply, progress)
                     if all(one.writer.full for one in opened):
                         break
         for one in opened:
             if not sum(one.writer.counts.documents):
-                raise CorpusError(_no_documents(sources, one.writer))
+                raise no_documents(sources, one.writer.counts.skipped, full=one.writer.full)
         n_sources = [one.writer.n_sources for one in opened]
         facts = hasher.finish(max((n for n in n_sources if n is not None), default=None))
         for one in opened:
             one.writer.finish((len(sources), 0))
         _tell(opened, supply)
         return facts
+
+
+def _known(opened: Sequence[OpenJob], sources: Sequence[Source]) -> dict[int, InputFacts]:
+    """Sources whose hashes need no reading: from the content's name, or from an earlier run."""
+    pins = {i: s.pin for i, s in enumerate(sources) if s.pin is not None and s.pin.startswith(_SHA256)}
+    known = {i: InputFacts(sources[i].n_bytes or 0, pin.removeprefix(_SHA256)) for i, pin in pins.items()}
+    for one in opened:
+        known |= one.known
+    return known
+
+
+def _take(opened: Sequence[OpenJob], blocks: Sequence[EncodedBlock | None]) -> Position | None:
+    """Hand a block to every data set that is not past it or full; where the block ends."""
+    end = None
+    for one, block in zip(opened, blocks, strict=True):
+        if block is not None:
+            end = block.end
+            if not one.writer.full:
+                one.writer.add(block)
+    return end
 
 
 def _read(opened: Sequence[OpenJob], supply: Supply | None, on_raw: Callable[[int, bytes], None]) -> Iterator[RawBlock]:
@@ -179,7 +194,7 @@ def _read(opened: Sequence[OpenJob], supply: Supply | None, on_raw: Callable[[in
         job.reading(),
         block_bytes=job.options.block_bytes,
         on_source=None if supply is None else supply.need,
-        workers=job.options.workers or default_workers(),
+        workers=job.options.workers or available_cpus(),
     )
     starts = sorted({one.position for one in opened})
     for start, stop in pairwise(starts):
@@ -203,9 +218,3 @@ def _report(
 def _tell(opened: Sequence[OpenJob], supply: Supply | None) -> None:
     if supply is not None:
         supply.passed(min(one.writer.durable[0] for one in opened))
-
-
-def _no_documents(sources: Sequence[Any], writer: DatasetWriter) -> str:
-    skipped = ", ".join(f"{n} {kind}" for kind, n in sorted(writer.counts.skipped.items())) or "no records at all"
-    limits = " within the limits given" if writer.full else ""
-    return f"{len(sources)} inputs ({sources[0]} first) gave no document{limits}: {skipped}; nothing was written"

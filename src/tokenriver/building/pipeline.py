@@ -6,7 +6,6 @@ the caller's thread cuts them in order, one thread writes. The bytes depend on n
 
 from __future__ import annotations
 
-import os
 import queue
 import threading
 from collections import deque
@@ -20,17 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable
     from concurrent.futures import Future
 
-__all__ = ["default_workers", "in_order", "read_ahead"]
+__all__ = ["in_order", "read_ahead"]
 
 A = TypeVar("A")
 B = TypeVar("B")
-
-
-def default_workers() -> int:
-    """Cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return max(1, len(os.sched_getaffinity(0)))
-    return os.cpu_count() or 1
 
 
 def read_ahead(items: Iterable[A], *, depth: int) -> Generator[A]:

@@ -12,7 +12,7 @@ from tokenriver import __version__
 from tokenriver.corpus.manifest import CorpusFile, CorpusManifest, render_corpus_manifest
 from tokenriver.files import atomic_write, sha256_file
 from tokenriver.shards.index import index_path
-from tokenriver.shards.layouts import BUILD_RECORD, CORPUS_RECORD
+from tokenriver.shards.layouts import BUILD_RECORD, CORPUS_RECORD, SPLITS
 from tokenriver.shards.manifest import ManifestFile, TokensManifest, write_manifest
 from tokenriver.shards.record import BuildRecord, InputRecord, SplitRecord, TokenizerRecord, write_record
 
@@ -131,7 +131,7 @@ def _corpus_facts(
             CorpusFile(source.name, writer.source_documents[i], hashes[i].n_bytes, hashes[i].sha256)
             for i, source in enumerate(origin.sources[: len(hashes)])
         ],
-        documents={"train": writer.counts.documents[0], "val": writer.counts.documents[1]},
+        documents=dict(zip(SPLITS, writer.counts.documents, strict=True)),
     )
     raw = render_corpus_manifest(facts)
     with atomic_write(target.record(CORPUS_RECORD)) as file:
@@ -195,7 +195,7 @@ def _build_record(
         indexes={index_path(Path(f.name)).name: writer.indexes[f.name] for f in files if f.name in writer.indexes},
         splits={
             name: SplitRecord(documents=counts.documents[i], tokens=counts.tokens[i], text_bytes=counts.text_bytes[i])
-            for i, name in enumerate(("train", "val"))
+            for i, name in enumerate(SPLITS)
         },
         skipped=dict(sorted(counts.skipped.items())),
         encoder={

@@ -32,6 +32,11 @@ class Shape:
     max_tokens: int | None = None
     doc_index: bool = False
 
+    @property
+    def limited(self) -> bool:
+        """Whether a limit may leave documents out."""
+        return self.max_documents is not None or self.max_tokens is not None
+
     def path(self, split: int, index: int) -> Path:
         """Where a shard goes. UsageError for a second file where each split has one without a number."""
         if not self.numbered and self.layout == "llmc":

@@ -18,15 +18,13 @@ from tokenriver.files import PART_SUFFIX, fsync_directory
 from tokenriver.resuming.folder_swap import FolderSwap
 from tokenriver.resuming.journal import RedoLog, refuse_changes, refuse_engine
 from tokenriver.resuming.lock import locked
+from tokenriver.resuming.names import JOURNAL, LOCK, OVERWRITE, SEGMENTS
 from tokenriver.resuming.swap import Swap
 from tokenriver.shards.index import INDEX_SUFFIX
 from tokenriver.shards.layouts import (
     BUILD_RECORD,
     CORPUS_RECORD,
-    JOURNAL,
     MANIFEST,
-    OVERWRITE,
-    SEGMENTS,
     Layout,
     parse_shard_name,
 )
@@ -115,7 +113,7 @@ class Target:
 
     def locked(self) -> AbstractContextManager[None]:
         """Create the directory and hold its lock; a second build there is a ResumeError, at once."""
-        return locked(self.record("_LOCK"), where=self.where, removable=[] if self.remote is None else [self.directory])
+        return locked(self.record(LOCK), where=self.where, removable=[] if self.remote is None else [self.directory])
 
     def shards(self) -> list[Path]:
         """Every shard, index and part of either of this data set that is on this disk now, by name."""

@@ -15,7 +15,7 @@ from tokenriver.cache.folder import CacheFolder, out_of_room
 from tokenriver.cache.marks import mark_verified, unharmed, whole_stat
 from tokenriver.cache.objects import Objects, StoppedError
 from tokenriver.errors import IntegrityError
-from tokenriver.files import PART_SUFFIX, fsync_directory, human_bytes, naming
+from tokenriver.files import PART_SUFFIX, fsync_directory, human_bytes, naming, write_all
 from tokenriver.storage import shown
 
 if TYPE_CHECKING:
@@ -198,10 +198,8 @@ def _fill(shard: CachedShard, stopped: threading.Event, take_turn: Callable[[], 
 
 
 def _write(descriptor: int, chunk: bytes, path: Path) -> None:
-    view = memoryview(chunk)
     try:
-        while view:
-            view = view[os.write(descriptor, view) :]
+        write_all(descriptor, chunk)
     except OSError as error:
         error.filename = str(path)
         raise out_of_room(error) from None

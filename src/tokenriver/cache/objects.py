@@ -20,7 +20,8 @@ from tokenriver.cache.signed_reads import SignedReads
 from tokenriver.errors import IntegrityError, TokenRiverError
 from tokenriver.storage import plain_http, shown
 from tokenriver.storage.failures import explained, hidden_failure, may_pass
-from tokenriver.storage.paths import filesystem_of, scheme_of
+from tokenriver.storage.objects import plain_tag
+from tokenriver.storage.paths import filesystem_of, is_s3, scheme_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -90,7 +91,7 @@ class Objects:
     def listing(self, *, stopped: threading.Event | None = None) -> dict[str, dict[str, Any]]:
         """Objects directly below the URL by name, each with `size` and what else the store says. May be empty."""
         names = self._patiently(self.url, self._list_now, stopped)
-        if scheme_of(self.url) in ("s3", "s3a"):  # elsewhere a listing's tag is another than an answer's
+        if is_s3(self.url):  # elsewhere a listing's tag is another than an answer's
             self._versions, self._listed = _tags(names), True
         unknown = [name for name, one in names.items() if one.get("size") is None]  # a web server's list of links
         for name, size in self.sizes(unknown, stopped=stopped).items() if unknown else ():
@@ -223,7 +224,7 @@ class Objects:
 
     def _compare(self, name: str, version: str) -> None:
         """Hold an object to the version that was listed, else to the one that was read first."""
-        now = _plain(version)
+        now = plain_tag(version)
         with self._lock:
             known = self._versions.setdefault(name, now)
             if known == now:
@@ -263,11 +264,7 @@ class Objects:
 
 
 def _tags(listing: dict[str, dict[str, Any]]) -> dict[str, str]:
-    return {name: _plain(one["ETag"]) for name, one in listing.items() if one.get("ETag")}
-
-
-def _plain(tag: str) -> str:
-    return tag.removeprefix("W/").strip('"')
+    return {name: plain_tag(one["ETag"]) for name, one in listing.items() if one.get("ETag")}
 
 
 def describe(info: dict[str, Any]) -> str:

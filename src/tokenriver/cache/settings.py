@@ -5,10 +5,13 @@ from __future__ import annotations
 import os
 import re
 from dataclasses import dataclass
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tokenriver.errors import UsageError
-from tokenriver.storage.paths import local_path, no_folder, word_of
+from tokenriver.storage.paths import local_path, no_folder, user_cache, word_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 __all__ = ["CacheSettings", "cache_settings", "parse_bytes"]
 
@@ -37,8 +40,7 @@ def cache_settings(
     if given:
         root = local_path(given, what="the cache").expanduser()
     else:
-        home = os.environ.get("XDG_CACHE_HOME")
-        root = (Path(home) if home else Path.home() / ".cache") / "tokenriver" / "shards"
+        root = user_cache("shards")
     if (found := no_folder(root.absolute())) is not None:
         raise UsageError(f"the cache is a directory, and {found} is none; name another by cache_dir")
     limit = os.environ.get("TOKENRIVER_CACHE_LIMIT") or None if cache_limit is None else cache_limit

@@ -12,7 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from tokenriver.storage import plain_http, shown
-from tokenriver.storage.failures import may_pass
+from tokenriver.storage.failures import PASSING_STATUS, may_pass
 from tokenriver.storage.plain_http import RefusedError, get_ranges
 from tokenriver.storage.signing import SignedUrls, signer_of
 
@@ -89,5 +89,5 @@ def _outdated(answer: Answer) -> bool:
 
 def _passing(failure: Exception) -> bool:
     if isinstance(failure, RefusedError):
-        return failure.status == 404 or failure.status >= 500 or failure.status in (200, 206, 408, 425, 429)
+        return failure.status == 404 or failure.status >= 500 or failure.status in (200, 206, *PASSING_STATUS)
     return may_pass(failure) and "Certificate" not in type(failure).__name__ and "SSL" not in type(failure).__name__

@@ -7,14 +7,28 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tokenriver.cli.stopping import going_on
-from tokenriver.errors import UsageError
-from tokenriver.files import human_bytes, human_count
+from tokenriver.cli.options import (
+    Backend,
+    DocumentSeparator,
+    Engine,
+    KeepEmpty,
+    OnBadRecord,
+    Quiet,
+    RayAddress,
+    Staging,
+    SummaryAsJson,
+    TextField,
+    TokenizerWord,
+    unescaped,
+)
+from tokenriver.cli.stopping import going_on, how_to_go_on
+from tokenriver.cli.summaries import counted, print_json
+from tokenriver.files import human_bytes
 
 if TYPE_CHECKING:
     from tokenriver.building.summary import BuildSummary
 
-__all__ = ["build_command", "print_summary", "unescaped"]
+__all__ = ["build_command", "print_summary"]
 
 
 def build_command(
@@ -24,7 +38,7 @@ def build_command(
             metavar="INPUT…", help="Files, directories, globs, a corpus, URLs of such, or - for JSONL on stdin."
         ),
     ],
-    tokenizer: Annotated[str, typer.Option(help="byte, byte260, gpt2, a tokenizer file or folder, or a Hub id.")],
+    tokenizer: TokenizerWord,
     out: Annotated[
         str, typer.Option(metavar="DIR", help="Artifacts root, or the shards' folder (llmc, golf); or its URL.")
     ],
@@ -40,32 +54,27 @@ def build_command(
             help="column[:NAME], hash:FRACTION, first-docs:N, first-tokens:N, first-files:N, first-shard or train."
         ),
     ] = None,
-    text_field: Annotated[str, typer.Option(help="Field or column that holds the text.")] = "text",
-    document_separator: Annotated[str | None, typer.Option(help="Text that ends a document in .txt files.")] = None,
+    text_field: TextField = "text",
+    document_separator: DocumentSeparator = None,
     separator: Annotated[str | None, typer.Option(help="Id or token between documents, or none.")] = None,
     separator_position: Annotated[str | None, typer.Option(help="before or after each document.")] = None,
-    keep_empty: Annotated[bool, typer.Option("--keep-empty", help="Keep documents without text.")] = False,
+    keep_empty: KeepEmpty = False,
     doc_index: Annotated[
         bool | None,
         typer.Option("--doc-index/--no-doc-index", help="Write <shard>.bin.index (default: in the tokens layout)."),
     ] = None,
-    on_bad_record: Annotated[str, typer.Option(help="error, or skip (and count).")] = "error",
-    backend: Annotated[str, typer.Option(help="fast, or reference.")] = "fast",
+    on_bad_record: OnBadRecord = "error",
+    backend: Backend = "fast",
     verify_sample: Annotated[int, typer.Option(help="Documents compared with the reference.")] = 200,
-    engine: Annotated[str, typer.Option(help="local, or ray: on a cluster.")] = "local",
-    ray_address: Annotated[
-        str | None, typer.Option(help="A running cluster, or auto (default: one is started here).")
-    ] = None,
+    engine: Engine = "local",
+    ray_address: RayAddress = None,
     workers: Annotated[int | None, typer.Option(help="Encoding threads, or tasks (default: one a core).")] = None,
     block_bytes: Annotated[int, typer.Option(help="Text in one unit of work, in bytes.")] = 8 << 20,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a finished data set.")] = False,
     restart: Annotated[bool, typer.Option("--restart", help="Begin an unfinished build anew.")] = False,
-    staging: Annotated[
-        str | None,
-        typer.Option(metavar="DIR", help="Where output to a URL is made ready (default: TOKENRIVER_STAGING)."),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
+    staging: Staging = None,
+    as_json: SummaryAsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Turn documents into token shards with their manifest; run again after an interruption, it goes on."""
     if quiet:
@@ -98,7 +107,7 @@ def build_command(
     with going_on(how_to_go_on(overwrite=overwrite)):
         summary = _build(inputs, tokenizer, out, options, quiet=quiet)
     if as_json:
-        _print_json(summary)
+        print_json(summary)
     elif not quiet:
         print_summary(summary)
 
@@ -111,46 +120,20 @@ def _build(inputs: list[str], tokenizer: str, out: str, options: dict[str, Any],
         return build(inputs, tokenizer=tokenizer, out=out, progress=progress, **options)
 
 
-def how_to_go_on(*, overwrite: bool, anew: bool = False) -> str:
-    """What the same command does after a stop; `anew` where what was finished cannot be gone on with."""
-    kept = "what --overwrite was to replace is still there, and " if overwrite else ""
-    return f"{kept}the same command {'begins anew' if anew else 'goes on from the last finished shard'}"
-
-
-def unescaped(separator: str | None) -> str | None:
-    r"""`\n`, `\t` and the like as typed in a shell."""
-    if separator is None or "\\" not in separator:
-        return separator
-    try:
-        return separator.encode("latin-1", "backslashreplace").decode("unicode_escape")
-    except UnicodeDecodeError as error:
-        raise UsageError(
-            rf"--document-separator {separator!r}: {error.reason}; a backslash begins an escape such as \n, and stands "
-            r"for itself as \\"
-        ) from None
-
-
-def _print_json(summary: BuildSummary) -> None:
-    import msgspec
-
-    values = msgspec.to_builtins(summary, enc_hook=str)
-    print(msgspec.json.format(msgspec.json.encode(values), indent=2).decode())
-
-
 def print_summary(summary: BuildSummary, *, has_split: bool = True) -> None:
     """A build's summary for people; `has_split`: the command has an option for the split rule."""
     for split in ("train", "val"):
         files = [f for f in summary.files if f.split == split]
         if not files:
             continue
-        last = f", the last with {human_count(files[-1].n_tokens)} (expected)" if len(files) > 1 else ""
+        last = f", the last with {files[-1].n_tokens:,} (expected)" if len(files) > 1 else ""
         print(
-            f"{split:<6}{human_count(summary.documents_by_split[split])} documents, "
-            f"{human_count(summary.tokens_by_split[split])} tokens in {len(files)} shards{last}"
+            f"{split:<6}{summary.documents_by_split[split]:,} documents, "
+            f"{summary.tokens_by_split[split]:,} tokens in {len(files)} shards{last}"
         )
     rate = summary.text_bytes / summary.tokens if summary.tokens else 0
     print(
-        f"all {human_count(summary.documents)} documents done: {human_bytes(summary.text_bytes)} of text, "
+        f"all {summary.documents:,} documents done: {human_bytes(summary.text_bytes)} of text, "
         f"{rate:.2f} bytes per token, {summary.text_bytes / 1e6 / summary.seconds:.1f} MB/s"
         + (" (went on with an unfinished build)" if summary.resumed else "")
     )
@@ -163,17 +146,16 @@ def _notes(summary: BuildSummary, *, has_split: bool) -> list[str]:
     notes = []
     if summary.documents and not summary.documents_by_split["train"]:
         notes.append(
-            f"no train data: the split rule puts all {human_count(summary.documents)} documents on the val side"
+            f"no train data: the split rule puts all {summary.documents:,} documents on the val side"
             + ("; --split chooses another" if has_split else "")
         )
     if summary.skipped:
-        listed = ", ".join(f"{human_count(n)} {kind}" for kind, n in summary.skipped.items())
-        notes.append(f"skipped: {listed}")
+        notes.append(f"skipped: {counted(summary.skipped)}")
     if summary.reference_documents:
         share = summary.reference_documents / summary.documents
-        notes.append(f"{human_count(summary.reference_documents)} documents ({share:.2%}) took the reference encoder")
+        notes.append(f"{summary.reference_documents:,} documents ({share:.2%}) took the reference encoder")
     if summary.special_texts:
-        notes.append(f"{human_count(summary.special_texts)} texts spell a special token; they are ordinary text")
+        notes.append(f"{summary.special_texts:,} texts spell a special token; they are ordinary text")
     if summary.lossless < summary.sampled:
         notes.append(
             f"tokenizer not lossless on sample: {summary.sampled - summary.lossless} of {summary.sampled} documents "

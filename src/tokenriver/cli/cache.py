@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from tokenriver.errors import UsageError
-from tokenriver.files import human_bytes, human_count
+from tokenriver.files import human_bytes
 
 if TYPE_CHECKING:
     from tokenriver.cache.folder import CacheFolder
@@ -54,7 +54,7 @@ def cache_command(
         for path in damaged:
             print(f"{path}: not what was fetched; removed")
         if prune:
-            print(f"removed {human_count(files)} files, {human_bytes(size)}")
+            print(f"removed {files:,} files, {human_bytes(size)}")
         _print_table(folder)
     if damaged:
         raise typer.Exit(1)

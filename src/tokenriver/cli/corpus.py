@@ -6,9 +6,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tokenriver.cli.build import how_to_go_on, unescaped
-from tokenriver.cli.stopping import going_on
-from tokenriver.files import human_bytes, human_count
+from tokenriver.cli.options import (
+    DocumentSeparator,
+    Engine,
+    KeepEmpty,
+    OnBadRecord,
+    Quiet,
+    RayAddress,
+    Staging,
+    SummaryAsJson,
+    TextField,
+    unescaped,
+)
+from tokenriver.cli.stopping import going_on, how_to_go_on
+from tokenriver.cli.summaries import counted, print_json
+from tokenriver.files import human_bytes
 
 if TYPE_CHECKING:
     from tokenriver.corpus.shards import CorpusSummary
@@ -28,23 +40,18 @@ def corpus_command(
     name: Annotated[str | None, typer.Option(help="Name in the manifest (default: the directory's).")] = None,
     version: Annotated[str, typer.Option(help="Version in the manifest.")] = "v1",
     split: Annotated[str | None, typer.Option(help="column[:NAME], hash:FRACTION, first-docs:N or train.")] = None,
-    text_field: Annotated[str, typer.Option(help="Field or column that holds the text.")] = "text",
-    document_separator: Annotated[str | None, typer.Option(help="Text that ends a document in .txt files.")] = None,
-    on_bad_record: Annotated[str, typer.Option(help="error, or skip (and count).")] = "error",
-    keep_empty: Annotated[bool, typer.Option("--keep-empty", help="Keep documents without text.")] = False,
-    engine: Annotated[str, typer.Option(help="local, or ray: on a cluster.")] = "local",
-    ray_address: Annotated[
-        str | None, typer.Option(help="A running cluster, or auto (default: one is started here).")
-    ] = None,
+    text_field: TextField = "text",
+    document_separator: DocumentSeparator = None,
+    on_bad_record: OnBadRecord = "error",
+    keep_empty: KeepEmpty = False,
+    engine: Engine = "local",
+    ray_address: RayAddress = None,
     workers: Annotated[int | None, typer.Option(help="Parsing threads, or tasks (default: one a core).")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a finished corpus.")] = False,
     restart: Annotated[bool, typer.Option("--restart", help="Begin an unfinished corpus anew.")] = False,
-    staging: Annotated[
-        str | None,
-        typer.Option(metavar="DIR", help="Where output to a URL is made ready (default: TOKENRIVER_STAGING)."),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
+    staging: Staging = None,
+    as_json: SummaryAsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Write documents once as corpus shards (columns id, text, split): the same bytes on every run."""
     from tokenriver.cli.progress import Progress
@@ -64,20 +71,14 @@ def corpus_command(
     with going_on(how), Progress(None, label="writing the corpus", quiet=quiet) as progress:
         summary = write_corpus(inputs, out, progress=progress, **words)
     if as_json:
-        _print_json(summary)
+        print_json(summary)
     elif not quiet:
         _print_summary(summary)
 
 
-def _print_json(summary: CorpusSummary) -> None:
-    import msgspec
-
-    print(msgspec.json.format(msgspec.json.encode(msgspec.to_builtins(summary, enc_hook=str)), indent=2).decode())
-
-
 def _print_summary(summary: CorpusSummary) -> None:
-    sides = ", ".join(f"{human_count(n)} {side}" for side, n in summary.manifest.documents.items())
+    sides = counted(summary.manifest.documents)
     print(f"{sides} documents, {human_bytes(summary.text_bytes)} of text in {len(summary.manifest.files)} files")
     if summary.skipped:
-        print("left out: " + ", ".join(f"{human_count(n)} {kind}" for kind, n in sorted(summary.skipped.items())))
+        print("left out: " + counted(dict(sorted(summary.skipped.items()))))
     print(f"wrote {summary.path}" + (" (went on with an unfinished corpus)" if summary.resumed else ""))

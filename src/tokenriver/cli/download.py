@@ -6,8 +6,10 @@ from typing import Annotated, Literal
 
 import typer
 
+from tokenriver.cli.options import Quiet, SummaryAsJson
 from tokenriver.cli.stopping import going_on
-from tokenriver.files import human_bytes, human_count
+from tokenriver.cli.summaries import print_json
+from tokenriver.files import human_bytes
 
 __all__ = ["download_command"]
 
@@ -20,8 +22,8 @@ def download_command(
     out: Annotated[str, typer.Option(metavar="DIR", help="Folder that the files go below, or its URL.")] = "data",
     revision: Annotated[str, typer.Option(help="Branch, tag or commit.")] = "main",
     connections: Annotated[int, typer.Option(help="Files under way at the same time.")] = 8,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
+    as_json: SummaryAsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Fetch data sets, each file checked against its manifest; what is there and right is not fetched again."""
     from tokenriver.cli.transfers import Transfers
@@ -39,12 +41,10 @@ def download_command(
             progress=progress,
         )
     if as_json:
-        from tokenriver.cli.summaries import print_json
-
         print_json(summary)
     elif not quiet:
         print(
-            f"{len(summary.files)} shards, {human_count(summary.n_tokens)} tokens, {human_bytes(summary.n_bytes)}; "
+            f"{len(summary.files)} shards, {summary.n_tokens:,} tokens, {human_bytes(summary.n_bytes)}; "
             f"{summary.fetched} files fetched, every one checked"
         )
         for directory in summary.directories:

@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
+from tokenriver.cli.options import Backend, OnBadRecord, Quiet, SummaryAsJson, TokenizerWord
+from tokenriver.cli.summaries import ascii_controls, counted
 from tokenriver.errors import TokenRiverError, UsageError
-from tokenriver.files import human_count
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from tokenriver.evals.make import EvalSummary
     from tokenriver.evals.tasks import Rendering
 
-__all__ = ["eval_app"]
+__all__ = ["check_device", "eval_app", "load_model"]
 
 eval_app = typer.Typer(
     help="Multiple-choice evaluation files: make them from a task's published files, look into them, run a model.",
@@ -43,7 +44,7 @@ def make_command(
     source: Annotated[
         str, typer.Argument(metavar="INPUT", help="The task's own .jsonl (also .gz, .zst); for mmlu a folder or .csv.")
     ],
-    tokenizer: Annotated[str, typer.Option(help="byte, byte260, gpt2, a tokenizer file or folder, or a Hub id.")],
+    tokenizer: TokenizerWord,
     out: Annotated[str, typer.Option(metavar="FILE", help="The file to write; FILE.json says how it was made.")],
     rendering: Annotated[str, typer.Option(help="llmc, or harness (lm-evaluation-harness).")] = "llmc",
     boundary: Annotated[
@@ -51,10 +52,10 @@ def make_command(
     ] = "apart",
     file_version: Annotated[str, typer.Option(help="auto, 1 (llm.c reads it) or 2.")] = "auto",
     shots: Annotated[int, typer.Option(min=0, help="mmlu, harness: answered examples before each question.")] = 0,
-    on_bad_record: Annotated[str, typer.Option(help="error, or skip (and count).")] = "error",
-    backend: Annotated[str, typer.Option(help="fast, or reference.")] = "fast",
-    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
+    on_bad_record: OnBadRecord = "error",
+    backend: Backend = "fast",
+    as_json: SummaryAsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Turn a task's published file into an evaluation file, with a record of how beside it."""
     from tokenriver.evals.make import make_eval_file
@@ -83,19 +84,16 @@ def make_command(
 
 
 def _print_summary(summary: EvalSummary) -> None:
-    print(
-        f"{human_count(summary.examples)} examples, {human_count(summary.tokens)} ids, version {summary.version} "
-        f"in {summary.path}"
-    )
+    print(f"{summary.examples:,} examples, {summary.tokens:,} ids, version {summary.version} in {summary.path}")
     if summary.skipped:
-        print("skipped: " + ", ".join(f"{human_count(n)} {kind}" for kind, n in summary.skipped.items()))
+        print("skipped: " + counted(summary.skipped))
     if summary.notes.get("not_lossless"):
         print(
-            f"{human_count(summary.notes['not_lossless'])} completions changed when encoded by themselves (a leading "
+            f"{summary.notes['not_lossless']:,} completions changed when encoded by themselves (a leading "
             "space lost, or normalised): --boundary joint encodes them after their context"
         )
     if summary.notes.get("boundary_apart"):
-        print(f"{human_count(summary.notes['boundary_apart'])} completions could not be cut jointly: encoded apart")
+        print(f"{summary.notes['boundary_apart']:,} completions could not be cut jointly: encoded apart")
     print(f"wrote {summary.record}")
 
 
@@ -126,7 +124,7 @@ def show_command(
         print(json.dumps(facts, indent=2, ensure_ascii=False))
         return
     print(f"example {k}, label {example.label}")
-    print(f"context ({human_count(len(example.context))} ids): {_shown(context)}")
+    print(f"context ({len(example.context):,} ids): {_shown(context)}")
     for i, completion in enumerate(completions):
         mark = "*" if i == example.label else " "
         lead = f" (not scored: {_shown(str(completion['lead']))})" if completion["lead"] else ""
@@ -135,12 +133,7 @@ def show_command(
 
 def _shown(text: str) -> str:
     """Text in quotes with control characters escaped: spaces at the ends matter here, and terminals are left alone."""
-    return json.dumps(text, ensure_ascii=False) if text.isprintable() else ascii_controls(text)
-
-
-def ascii_controls(text: str) -> str:
-    """The text in quotes, every character that is not printable escaped."""
-    return '"' + "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text) + '"'
+    return json.dumps(text, ensure_ascii=False) if text.isprintable() else f'"{ascii_controls(text)}"'
 
 
 @eval_app.command("run")
@@ -196,7 +189,7 @@ def run_command(
         return
     print(scores.table())
     if n_left_out:
-        print(f"{human_count(n_left_out)} examples left out: longer than {human_count(seq_len)} ids")
+        print(f"{n_left_out:,} examples left out: longer than {seq_len:,} ids")
 
 
 def load_model(words: str) -> Callable[..., Any]:

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tokenriver.cli.build import how_to_go_on
-from tokenriver.cli.stopping import at_once, going_on
+from tokenriver.cli.options import Backend, Engine, OnBadRecord, Quiet, RayAddress, Staging, SummaryAsJson, TextField
+from tokenriver.cli.stopping import at_once, going_on, how_to_go_on
+from tokenriver.cli.summaries import counted, print_json
 from tokenriver.errors import UsageError
-from tokenriver.files import human_bytes, human_count
+from tokenriver.files import human_bytes
 from tokenriver.storage.paths import to_path
 
 if TYPE_CHECKING:
@@ -29,8 +30,6 @@ golf_app = typer.Typer(
 
 _REPO = typer.Option(help="Repository (default: MATCHED_FINEWEB_REPO_ID, else the challenge's).")
 _REMOTE_ROOT = typer.Option(help="Folder in it (default: MATCHED_FINEWEB_REMOTE_ROOT_PREFIX, else datasets).")
-_JSON = typer.Option("--json", help="Print the summary as JSON.")
-_QUIET = typer.Option("--quiet", "-q", help="Print nothing but errors.")
 
 
 @golf_app.command("fetch")
@@ -44,11 +43,10 @@ def fetch_command(
     revision: Annotated[str, typer.Option(help="Branch, tag or commit.")] = "main",
     check: Annotated[bool, typer.Option("--check", help="Only ask for every file of the manifest.")] = False,
     connections: Annotated[int, typer.Option(help="Files under way at the same time.")] = 8,
-    as_json: Annotated[bool, _JSON] = False,
-    quiet: Annotated[bool, _QUIET] = False,
+    as_json: SummaryAsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Fetch an export: manifest first, all val shards, the first train shards, the tokenizer; every file checked."""
-    from tokenriver.cli.summaries import print_json
     from tokenriver.cli.transfers import Transfers
     from tokenriver.golfing.check import check_golf
     from tokenriver.golfing.fetch import fetch_golf
@@ -78,7 +76,7 @@ def fetch_command(
         print_json(done)
     elif not quiet:
         print(
-            f"{done.dataset}: {human_count(done.val_tokens)} val and {human_count(done.train_tokens)} train tokens, "
+            f"{done.dataset}: {done.val_tokens:,} val and {done.train_tokens:,} train tokens, "
             f"{human_bytes(done.n_bytes)} in {len(done.files)} files; {done.fetched} fetched, every one checked"
         )
         print(f"wrote {done.root}")
@@ -93,24 +91,18 @@ def select_command(
     docs_val: Annotated[
         int | None, typer.Option(help="Documents at the front that are val (default: 50,000, at most a tenth).")
     ] = None,
-    text_field: Annotated[str, typer.Option(help="Field or column that holds the text.")] = "text",
-    on_bad_record: Annotated[str, typer.Option(help="error, or skip (and count).")] = "error",
-    engine: Annotated[str, typer.Option(help="local, or ray: on a cluster.")] = "local",
-    ray_address: Annotated[
-        str | None, typer.Option(help="A running cluster, or auto (default: one is started here).")
-    ] = None,
+    text_field: TextField = "text",
+    on_bad_record: OnBadRecord = "error",
+    engine: Engine = "local",
+    ray_address: RayAddress = None,
     workers: Annotated[int | None, typer.Option(help="Parsing threads, or tasks (default: one a core).")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a selection.")] = False,
-    staging: Annotated[
-        str | None,
-        typer.Option(metavar="DIR", help="Where output to a URL is made ready (default: TOKENRIVER_STAGING)."),
-    ] = None,
-    as_json: Annotated[bool, _JSON] = False,
-    quiet: Annotated[bool, _QUIET] = False,
+    staging: Staging = None,
+    as_json: SummaryAsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Choose and shuffle documents once and for all; memory does not grow with them."""
     from tokenriver.cli.progress import Progress
-    from tokenriver.cli.summaries import print_json
     from tokenriver.golfing.select import select_golf
 
     how = how_to_go_on(overwrite=overwrite, anew=True)
@@ -133,12 +125,9 @@ def select_command(
     if as_json:
         print_json(chosen)
     elif not quiet:
-        print(
-            f"chose {human_count(chosen.num_docs)} of {human_count(chosen.documents_read)} documents, "
-            f"{human_count(chosen.docs_val)} of them val"
-        )
+        print(f"chose {chosen.num_docs:,} of {chosen.documents_read:,} documents, {chosen.docs_val:,} of them val")
         if chosen.skipped:
-            print("skipped: " + ", ".join(f"{human_count(n)} {kind}" for kind, n in chosen.skipped.items()))
+            print("skipped: " + counted(chosen.skipped))
         print(f"docs_sha256 {chosen.docs_sha256}")
         print(f"wrote {chosen.docs}")
 
@@ -162,23 +151,22 @@ def export_command(
         list[str] | None, typer.Option(metavar="VOCAB=MODEL", help="Take this model, train none of that size.")
     ] = None,
     append_eos: Annotated[bool, typer.Option("--append-eos", help="End of text after each document.")] = False,
-    backend: Annotated[str, typer.Option(help="fast, or reference.")] = "fast",
+    backend: Backend = "fast",
     workers: Annotated[
         int | None, typer.Option(help="Encoding threads (default: MATCHED_FINEWEB_TOKENIZER_THREADS, else the cores).")
     ] = None,
-    as_json: Annotated[bool, _JSON] = False,
-    quiet: Annotated[bool, _QUIET] = False,
+    as_json: SummaryAsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Train or reuse tokenizers and export the documents with each; run again after an interruption, it goes on."""
     from tokenriver.cli.progress import Progress
-    from tokenriver.cli.summaries import print_json
     from tokenriver.cli.transfers import Transfers
     from tokenriver.golfing.export import export_golf
     from tokenriver.golfing.fetch import GolfSource
 
     def say(found: Documents) -> None:
         if not quiet:
-            print(f"{human_count(found.n_docs)} documents, {human_count(found.n_val)} of them val", flush=True)
+            print(f"{found.n_docs:,} documents, {found.n_val:,} of them val", flush=True)
             print(
                 f"docs_sha256 {found.sha256}"
                 + ("" if not (found.sidecar or {}).get("docs_sha256") else " (as the sidecar says)"),
@@ -228,8 +216,8 @@ def _print_exported(done: GolfExported) -> None:
     for name, stats in done.datasets.items():
         kept = " (was there)" if name in done.kept else ""
         print(
-            f"{name}: {human_count(stats['tokens_val'])} val tokens in {stats['files_val']} files, "
-            f"{human_count(stats['tokens_train'])} train tokens in {stats['files_train']} files{kept}"
+            f"{name}: {stats['tokens_val']:,} val tokens in {stats['files_val']} files, "
+            f"{stats['tokens_train']:,} train tokens in {stats['files_train']} files{kept}"
         )
     for note in done.notes:
         print(note)
@@ -247,12 +235,11 @@ def score_command(
         int | None, typer.Option(min=1, help="Steps that a batch is cut into (default: 8 over the ranks).")
     ] = None,
     device: Annotated[str | None, typer.Option(help="torch device; the model then gets tensors.")] = None,
-    as_json: Annotated[bool, _JSON] = False,
+    as_json: SummaryAsJson = False,
 ) -> None:
     """Print val_loss and val_bpb of a model over the val shards; under torchrun over all ranks."""
     from tokenriver.cli.decoding import load_decoder
     from tokenriver.cli.eval import check_device, load_model
-    from tokenriver.cli.summaries import print_json
     from tokenriver.golfing.score import made_with, score_golf
 
     check_device(device)
@@ -271,7 +258,7 @@ def score_command(
     elif rank == 0:
         print(f"val_loss {score.val_loss:.8f}")
         print(f"val_bpb {score.val_bpb:.8f}")
-        print(f"{human_count(score.targets)} targets, {human_count(score.n_bytes)} bytes, {world_size} ranks")
+        print(f"{score.targets:,} targets, {score.n_bytes:,} bytes, {world_size} ranks")
 
 
 def _join_ranks(device: str | None) -> tuple[int, int]:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tokenriver.cli.options import SummaryAsJson
 from tokenriver.errors import UsageError
-from tokenriver.files import human_count
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -31,7 +31,7 @@ def index_command(
         str | None, typer.Option("--tokenizer", help="Take the separator of this tokenizer, where no record names one.")
     ] = None,
     threads: Annotated[int, typer.Option("--threads", min=1, help="Threads that search a shard.")] = 2,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
+    as_json: SummaryAsJson = False,
 ) -> None:
     """Write <shard>.bin.index: where each document ends, found by the separators; an older one is replaced."""
     from tokenriver.shards.index import index_shard
@@ -50,10 +50,7 @@ def index_command(
         files = [{"path": str(f.path), "documents": f.n_docs, "tokens": f.n_tokens} for f in facts]
         print(json.dumps({"files": files, "seconds": round(seconds, 3)}, indent=2))
         return
-    print(
-        f"{human_count(len(facts))} indexes: {human_count(documents)} documents in {human_count(tokens)} tokens, "
-        f"{seconds:.2f} s"
-    )
+    print(f"{len(facts):,} indexes: {documents:,} documents in {tokens:,} tokens, {seconds:.2f} s")
 
 
 def _separators(

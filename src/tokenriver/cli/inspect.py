@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tokenriver.errors import UsageError
-from tokenriver.files import human_bytes, human_count
+from tokenriver.files import human_bytes
 from tokenriver.storage.paths import is_remote, shown, to_path
 
 if TYPE_CHECKING:
@@ -126,12 +126,12 @@ def parse_range(text: str, n_tokens: int) -> tuple[int, int]:
 
 
 def _print_facts(facts: dict[str, Any]) -> None:
-    vocabulary = human_count(facts["vocab_size"]) if facts["vocab_size"] else "not recorded"
+    vocabulary = f"{facts['vocab_size']:,}" if facts["vocab_size"] else "not recorded"
     print(facts["path"])
     print(f"  {facts['variant']} · {human_bytes(facts['bytes'])} · vocabulary {vocabulary}")
-    line = f"  {human_count(facts['n_tokens'])} tokens"
+    line = f"  {facts['n_tokens']:,} tokens"
     if facts["documents"] is not None:
-        line += f" · {human_count(facts['documents'])} documents (separator {facts['separator_id']})"
+        line += f" · {facts['documents']:,} documents (separator {facts['separator_id']})"
     print(line)
 
 

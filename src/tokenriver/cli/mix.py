@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tokenriver.cli.trace import ascii_controls
-from tokenriver.files import human_count
+from tokenriver.cli.summaries import ascii_controls
 from tokenriver.storage.paths import to_output
 
 if TYPE_CHECKING:
@@ -60,9 +59,9 @@ def _print_plan(plan: MixPlan, asked: int) -> None:
         _print_phase(f"steps {phase.start:,} to {phase.stop - 1:,}", phase, width)
     if len(plan.phases) != 1:
         _print_phase(f"all {plan.steps:,} steps", plan.total, width)
-    print(f"{human_count(plan.tokens)} tokens in {human_count(plan.steps)} steps")
+    print(f"{plan.tokens:,} tokens in {plan.steps:,} steps")
     if plan.steps < asked:
-        print(f"the sources are used up after {human_count(plan.steps)} of {human_count(asked)} steps")
+        print(f"the sources are used up after {plan.steps:,} of {asked:,} steps")
 
 
 def _print_phase(title: str, phase: PhasePlan, width: int) -> None:

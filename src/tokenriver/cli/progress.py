@@ -9,7 +9,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, TextIO
 
-from tokenriver.files import human_bytes, human_count
+from tokenriver.files import human_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress as RichProgress
     from rich.progress import TaskID
 
-__all__ = ["Progress", "human_duration"]
+__all__ = ["LINE_SECONDS", "Progress", "human_duration"]
 
 LINE_SECONDS = 10.0
 """Without a terminal a line is printed at most this often."""
@@ -131,9 +131,9 @@ class Progress:
         done, documents, tokens = self._now
         parts = [human_bytes(done)]
         if documents:
-            parts.append(f"{human_count(documents)} documents")
+            parts.append(f"{documents:,} documents")
         if tokens:
-            parts.append(f"{human_count(tokens)} tokens")
+            parts.append(f"{tokens:,} tokens")
         spent = self._clock() - self._start
         parts.append(f"{done / 1e6 / spent:.1f} MB/s" if spent > 0 else "- MB/s")
         return " · ".join(parts)

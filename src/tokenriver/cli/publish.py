@@ -8,6 +8,8 @@ from typing import Annotated
 
 import typer
 
+from tokenriver.cli.options import Quiet, SummaryAsJson
+from tokenriver.cli.summaries import print_json
 from tokenriver.files import human_bytes
 
 __all__ = ["publish_command"]
@@ -20,8 +22,8 @@ def publish_command(
     repo: Annotated[str, typer.Argument(metavar="REPO", help="Data set repository, OWNER/NAME; made if missing.")],
     private: Annotated[bool, typer.Option("--private", help="Make a new repository private.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be sent, and ask nobody.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
+    as_json: SummaryAsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Publish data sets in one commit that ends with their manifests, and a card written from them."""
     from tokenriver.hub.publish import publish
@@ -34,8 +36,6 @@ def publish_command(
         logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
     summary = publish(directory, repo, private=private, dry_run=dry_run)
     if as_json:
-        from tokenriver.cli.summaries import print_json
-
         print_json(summary)
         return
     if quiet:

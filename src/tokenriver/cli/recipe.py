@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from tokenriver.cli.options import Quiet
 from tokenriver.cli.stopping import going_on
-from tokenriver.files import human_count
+from tokenriver.cli.summaries import print_json
 
 if TYPE_CHECKING:
     from tokenriver.building.summary import BuildSummary
@@ -44,7 +45,7 @@ def recipe_command(
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is finished.")] = False,
     restart: Annotated[bool, typer.Option("--restart", help="Begin anew, also with the source.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summaries as JSON.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
+    quiet: Quiet = False,
 ) -> None:
     """Make a public data set by its recipe: fetch, build and check; run again, it goes on."""
     if name == "list":
@@ -84,8 +85,6 @@ def recipe_command(
     with going_on(), Progress(prepared.found.total_bytes or None, label="building", quiet=quiet) as progress:
         made = prepared.run(plan=plan, progress=progress)
     if as_json:
-        from tokenriver.cli.summaries import print_json
-
         print_json(made)
     elif not quiet:
         for summary in made:
@@ -97,8 +96,6 @@ def _print_list(*, as_json: bool) -> None:
 
     recipes = [load_recipe(name).recipe for name in recipe_names()]
     if as_json:
-        from tokenriver.cli.summaries import print_json
-
         rows = [
             {"name": r.name, "about": r.about, "size": r.size, "licence": r.licence, "source": r.origin}
             for r in recipes
@@ -125,5 +122,5 @@ def _print_one(summary: BuildSummary | EvalSummary) -> None:
     if isinstance(summary, BuildSummary):
         print_summary(summary, has_split=False)
         return
-    print(f"{human_count(summary.examples)} examples, {human_count(summary.tokens)} ids, version {summary.version}")
+    print(f"{summary.examples:,} examples, {summary.tokens:,} ids, version {summary.version}")
     print(f"wrote {summary.path} and {summary.record.name}")

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
     from types import FrameType
 
-__all__ = ["StoppedError", "Terminated", "at_once", "going_on", "stop_of", "terminable"]
+__all__ = ["StoppedError", "Terminated", "at_once", "going_on", "how_to_go_on", "stop_of", "terminable"]
 
 
 class Terminated(KeyboardInterrupt):
@@ -62,6 +62,12 @@ def going_on(how: str = "the same command goes on from the last finished shard")
     except KeyboardInterrupt as stop:
         word, code = stop_of(stop)
         raise StoppedError(f"{word}; {how}", code) from None
+
+
+def how_to_go_on(*, overwrite: bool, anew: bool = False) -> str:
+    """What the same command does after a stop; `anew` where what was finished cannot be gone on with."""
+    kept = "what --overwrite was to replace is still there, and " if overwrite else ""
+    return f"{kept}the same command {'begins anew' if anew else 'goes on from the last finished shard'}"
 
 
 @contextmanager

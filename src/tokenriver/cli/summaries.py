@@ -1,10 +1,13 @@
-"""A summary for programs: any of the library's result classes as JSON."""
+"""What commands print at their end: results as JSON for programs, counts and texts for people."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-__all__ = ["print_json"]
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+__all__ = ["ascii_controls", "counted", "print_json"]
 
 
 def print_json(summary: Any) -> None:
@@ -12,3 +15,13 @@ def print_json(summary: Any) -> None:
     import msgspec
 
     print(msgspec.json.format(msgspec.json.encode(msgspec.to_builtins(summary, enc_hook=str)), indent=2).decode())
+
+
+def counted(counts: Mapping[str, int]) -> str:
+    """ "2 missing, 1,000 null": how many of each kind, in their order."""
+    return ", ".join(f"{n:,} {kind}" for kind, n in counts.items())
+
+
+def ascii_controls(text: str) -> str:
+    """Text on one line, with control characters escaped: those of a document must not reach the terminal."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)

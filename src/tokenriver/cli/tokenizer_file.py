@@ -6,13 +6,14 @@ from typing import Annotated
 
 import typer
 
-from tokenriver.files import human_bytes, human_count
+from tokenriver.cli.options import TokenizerWord
+from tokenriver.files import human_bytes
 
 __all__ = ["tokenizer_file_command"]
 
 
 def tokenizer_file_command(
-    tokenizer: Annotated[str, typer.Option(help="byte, byte260, gpt2, a tokenizer file or folder, or a Hub id.")],
+    tokenizer: TokenizerWord,
     out: Annotated[str, typer.Option(metavar="FILE", help="The file to write, such as gpt2_tokenizer.bin.")],
     eot: Annotated[int | None, typer.Option(help="Id that ends a text (default: the tokenizer's separator).")] = None,
     file_version: Annotated[int, typer.Option(min=1, max=2, help="2, or 1 (GPT-2 alone).")] = 2,
@@ -23,4 +24,4 @@ def tokenizer_file_command(
 
     coder = load_tokenizer(tokenizer)
     n_bytes = write_tokenizer_file(out, coder, eot=eot, version=file_version)
-    print(f"wrote {out}: {human_count(coder.vocab_size)} ids, {human_bytes(n_bytes)}")
+    print(f"wrote {out}: {coder.vocab_size:,} ids, {human_bytes(n_bytes)}")

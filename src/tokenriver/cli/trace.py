@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tokenriver.cli.summaries import ascii_controls
 from tokenriver.errors import ResumeError, UsageError
 from tokenriver.storage.paths import to_path
 
@@ -146,11 +147,6 @@ def _print_row(found: RowTrace, split: str, coder: Tokenizer | None) -> None:
         if coder is not None:
             text = ascii_controls(coder.decode(part.ids))
             print(f"    {text[:SHOWN_CHARACTERS]}{'…' if len(text) > SHOWN_CHARACTERS else ''}")
-
-
-def ascii_controls(text: str) -> str:
-    """Text on one line, with control characters escaped: those of a document must not reach the terminal."""
-    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
 
 
 def _as_facts(

@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from tokenriver.cli.build import unescaped
+from tokenriver.cli.options import DocumentSeparator, Quiet, SummaryAsJson, TextField, unescaped
 from tokenriver.cli.stopping import at_once
 from tokenriver.errors import CorpusError
-from tokenriver.files import human_count
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -39,13 +38,13 @@ def train_tokenizer_command(
     out: Annotated[
         str, typer.Option("--out", metavar="DIR", help="Folder for tokenizer.model or tokenizer.json, or its URL.")
     ],
-    text_field: Annotated[str, typer.Option(help="Field or column that holds the text.")] = "text",
-    document_separator: Annotated[str | None, typer.Option(help="Text that ends a document in .txt files.")] = None,
+    text_field: TextField = "text",
+    document_separator: DocumentSeparator = None,
     on_bad_record: Annotated[
         Literal["error", "skip"], typer.Option(help="Stop at a bad record, or count it.")
     ] = "error",
-    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
+    as_json: SummaryAsJson = False,
+    quiet: Quiet = False,
 ) -> None:
     """Train a tokenizer on documents; the same documents in the same order give the same file."""
     from tokenriver.cli.progress import Progress
@@ -105,23 +104,18 @@ def _texts(
     if documents == 0:
         raise CorpusError(f"no documents to train on in {len(sources)} files; skipped: {_listed(skipped) or 'nothing'}")
     if not quiet:
-        typer.echo(f"training on {human_count(documents)} documents …", err=True)
+        typer.echo(f"training on {documents:,} documents …", err=True)
 
 
 def _listed(counts: Counter[str]) -> str:
-    return ", ".join(f"{human_count(n)} {kind}" for kind, n in sorted(counts.items()) if n)
+    return ", ".join(f"{n:,} {kind}" for kind, n in sorted(counts.items()) if n)
 
 
 def _print_summary(trained: TrainedTokenizer, skipped: Counter[str], seconds: float) -> None:
-    print(
-        f"wrote {trained.path}: {human_count(trained.vocab_size)} ids from {human_count(trained.n_texts)} documents "
-        f"in {seconds:.1f} s"
-    )
+    print(f"wrote {trained.path}: {trained.vocab_size:,} ids from {trained.n_texts:,} documents in {seconds:.1f} s")
     if skipped:
         print(f"skipped: {_listed(skipped)}")
     if trained.n_empty:
-        print(f"{human_count(trained.n_empty)} documents hold white space alone: nothing to train on")
+        print(f"{trained.n_empty:,} documents hold white space alone: nothing to train on")
     if trained.n_cut:
-        print(
-            f"{human_count(trained.n_cut)} documents were longer than the trainer takes at once and went in as several"
-        )
+        print(f"{trained.n_cut:,} documents were longer than the trainer takes at once and went in as several")

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from tokenriver.files import human_bytes, human_count
+from tokenriver.files import human_bytes
 from tokenriver.storage.paths import shown
 
 __all__ = ["verify_command"]
@@ -45,9 +45,9 @@ def verify_command(
         for finding in report.findings:
             print(f"{shown(finding.path)}: {finding.problem}")
         n = len(report.findings)
-        verdict = f"{human_count(n)} finding{'s' if n > 1 else ''}" if n else "all good"
+        verdict = f"{n:,} finding{'s' if n > 1 else ''}" if n else "all good"
         print(
-            f"{verdict}: {human_count(report.files_checked)} shards, {human_count(report.tokens)} tokens, "
+            f"{verdict}: {report.files_checked:,} shards, {report.tokens:,} tokens, "
             f"{human_bytes(report.bytes)} in {seconds:.1f} s"
         )
     if report.findings:

@@ -104,6 +104,7 @@ def read_exactly(path: Path, at: int, size: int) -> bytearray:
             problem = "is not there"
         if time.monotonic() >= deadline:
             raise IntegrityError(
-                f"{path}: {problem}, though a task has written it; the storage lost it: give the command with --restart"
+                f"{path}: {problem}, though a task has written it; the storage lost it",
+                advice=("give the command with --restart",),
             )
         time.sleep(0.2)

@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 
 from tokenriver.batches import TextBatch
-from tokenriver.corpus.blocks import DocumentBlock, Segment, Verdict
+from tokenriver.corpus.blocks import BOM, DocumentBlock, Segment, Verdict, id_text
 from tokenriver.corpus.streams import read_chunks
 from tokenriver.errors import CorpusError
 
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from tokenriver.corpus.sources import Source, SourceOptions
 
 __all__ = ["cut_array", "parse_array"]
-
-_BOM = b"\xef\xbb\xbf"
 
 
 def cut_array(source: Source, index: int, *, start: int, on_raw: Callable[[bytes], None] | None) -> Iterator[Segment]:
@@ -46,30 +44,30 @@ def parse_array(segment: Segment, options: SourceOptions) -> DocumentBlock:
     order is drawn over all records, the bad ones too.
     """
     verdict = Verdict(options)
-    payload = bytes(segment.payload).removeprefix(_BOM)
+    payload = bytes(segment.payload).removeprefix(BOM)
     if options.split_field or options.id_field:
         values = _records(payload, segment)
-        texts = [_text(value, segment, k, options, verdict) for k, value in enumerate(values)]
+        texts = _texts(values, segment, options.text_field, verdict)
     else:
         try:
             texts = [record.text for record in _decoder(options.text_field).decode(payload)]
             values = []
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
             values = _records(payload, segment)
-            texts = [_text(value, segment, k, options, verdict) for k, value in enumerate(values)]
+            texts = _texts(values, segment, options.text_field, verdict)
     order = list(range(len(texts)))
     if segment.source.shuffle_seed is not None:
         random.Random(segment.source.shuffle_seed).shuffle(order)
     order = [k for k in order if texts[k] is not None]
     sides = (
         [verdict.split(values[k].get(options.split_field), segment, k, options.split_field) for k in order]
-        if (options.split_field)
+        if options.split_field
         else None
     )
     return DocumentBlock(
         TextBatch.from_texts([texts[k] for k in order]),  # type: ignore[misc]
         None if sides is None else np.array(sides, np.uint8),
-        [_id(values[k].get(options.id_field)) for k in order] if options.id_field else None,
+        [id_text(values[k].get(options.id_field)) for k in order] if options.id_field else None,
         np.full(len(order), segment.source_index, np.int32),
         np.array(order, np.int64),
         verdict.skipped,
@@ -86,24 +84,6 @@ def _records(payload: bytes, segment: Segment) -> list[Any]:
     return values
 
 
-def _text(value: Any, segment: Segment, k: int, options: SourceOptions, verdict: Verdict) -> str | None:
-    """The text of a record, or None where it is bad and bad ones are skipped."""
-    field = options.text_field
-    if not isinstance(value, dict):
-        verdict.bad("non_object", segment, k, f"expected a JSON object, found {type(value).__name__}")
-    elif field not in value:
-        there = ", ".join(map(repr, value)) or "none"
-        what = f"no field {field!r}; the fields are {there}"
-        verdict.bad("missing", segment, k, what, "name it with --text-field")
-    elif value[field] is None:
-        verdict.bad("null", segment, k, f"field {field!r} is null, not a text")
-    elif not isinstance(value[field], str):
-        verdict.bad("non_string", segment, k, f"field {field!r} is {type(value[field]).__name__}, not a text")
-    else:
-        text: str = value[field]
-        return text
-    return None
-
-
-def _id(value: object) -> str | None:
-    return str(value) if isinstance(value, str | int) and not isinstance(value, bool) else None
+def _texts(values: list[Any], segment: Segment, field: str, verdict: Verdict) -> list[str | None]:
+    """The texts of records, None for each that is bad where bad ones are skipped."""
+    return [verdict.text(one, segment, k, field, kind_of=lambda v: type(v).__name__) for k, one in enumerate(values)]

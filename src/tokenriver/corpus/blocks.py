@@ -13,30 +13,41 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn
 import msgspec
 import numpy as np
 
-from tokenriver.batches import TextBatch
+from tokenriver.batches import TextBatch, offsets_of
 from tokenriver.corpus.streams import count_newlines
 from tokenriver.errors import CorpusError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
     from tokenriver.corpus.sources import Source, SourceOptions
 
-__all__ = ["SKIP_KINDS", "DocumentBlock", "Position", "RawBlock", "Segment", "Verdict"]
+__all__ = [
+    "BOM",
+    "SPLIT_VALUES",
+    "DocumentBlock",
+    "Position",
+    "RawBlock",
+    "Segment",
+    "SkipKind",
+    "Verdict",
+    "bad_split",
+    "drop_empty",
+    "id_text",
+    "join_documents",
+]
+
+BOM = b"\xef\xbb\xbf"
 
 SkipKind = Literal[
     "malformed", "non_object", "missing", "null", "non_string", "invalid_utf8", "lone_surrogate", "blank", "empty"
 ]
-SKIP_KINDS: tuple[SkipKind, ...] = (
-    "malformed", "non_object", "missing", "null", "non_string", "invalid_utf8", "lone_surrogate", "blank", "empty",
-)  # fmt: skip
 """Why a record gave no document. The last two are never errors."""
 
 SPLIT_VALUES = {"train": 0, "val": 1, "validation": 1}
 """Values of a split column → side (0 train, 1 val)."""
-
 
 _UNIT = {"parquet": "row", "array": "record"}
 """What is counted where there are no lines."""
@@ -72,6 +83,11 @@ class Segment(msgspec.Struct, frozen=True, eq=False, gc=False):
         """Size of the payload."""
         return self.payload.nbytes if self.source.kind == "parquet" else len(self.payload)
 
+    @property
+    def bom_bytes(self) -> int:
+        """Bytes of the BOM that the payload begins with: 3 or 0, and 0 anywhere but at the start of a file."""
+        return len(BOM) if self.start == 0 and self.payload[:3] == BOM else 0
+
     def before(self, offset: int) -> Segment:
         """The part of it before an offset that is a border between records."""
         n = offset - self.start
@@ -80,12 +96,11 @@ class Segment(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     def place(self, offset: int) -> str:
         """Where a record is, for an error: "FILE:LINE (byte OFFSET)", or "FILE: row ROW" (from 0) for Parquet."""
-        if self.source.kind in ("parquet", "array"):
-            return f"{self.source}: {_UNIT[self.source.kind]} {offset:,} (counted from 0)"
+        if self.source.kind in _UNIT:
+            return _by_number(self.source, offset)
         line = self.first_line if self.first_line is not None else count_newlines(self.source, self.start)
         line += bytes(memoryview(self.payload)[: offset - self.start]).count(b"\n")
-        unit = f"byte {offset}" if not self.source.compression else f"byte {offset} decompressed"
-        return f"{self.source}:{line + 1} ({unit})"
+        return _by_line(self.source, line, offset)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -117,7 +132,7 @@ class DocumentBlock:
     `splits` uint8 [n] (0 train, 1 val) where a split field was asked for, `ids` (None for a record without one) where
     ids were; `source_indices` int32 [n] and `offsets` int64 [n] say where each began (Position's units;
     in a JSON array the record's number); `skipped`
-    counts by SKIP_KINDS the records that gave no document; `n_records` counts all of them.
+    counts by SkipKind the records that gave no document; `n_records` counts all of them.
     """
 
     texts: TextBatch
@@ -133,12 +148,19 @@ class DocumentBlock:
     def where(self, i: int, sources: Sequence[Source]) -> str:
         """Where document i stands, for an error; reads the file again to count lines."""
         source, offset = sources[int(self.source_indices[i])], int(self.offsets[i])
-        if source.kind in ("parquet", "array"):
-            return f"{source}: {_UNIT[source.kind]} {offset:,} (counted from 0)"
+        if source.kind in _UNIT:
+            return _by_number(source, offset)
         if source.stream is not None:
             return f"{source} (byte {offset})"
-        unit = f"byte {offset}" if not source.compression else f"byte {offset} decompressed"
-        return f"{source}:{count_newlines(source, offset) + 1} ({unit})"
+        return _by_line(source, count_newlines(source, offset), offset)
+
+
+def _by_number(source: Source, offset: int) -> str:
+    return f"{source}: {_UNIT[source.kind]} {offset:,} (counted from 0)"
+
+
+def _by_line(source: Source, line: int, offset: int) -> str:
+    return f"{source}:{line + 1} (byte {offset}{' decompressed' if source.compression else ''})"
 
 
 class Verdict:
@@ -158,11 +180,38 @@ class Verdict:
             raise CorpusError(f"{segment.place(offset)}: {what}", advice=(*advice, leave_out))
         self.skipped[kind] += 1
 
+    def text(
+        self, value: Any, segment: Segment, offset: int, field: str, *, kind_of: Callable[[object], str]
+    ) -> str | None:
+        """The text of a decoded JSON record; None where it has none and bad ones are skipped.
+
+        `kind_of` says in words what another value is.
+        """
+        if not isinstance(value, dict):
+            self.bad("non_object", segment, offset, f"expected a JSON object, found {kind_of(value)}")
+        elif field not in value:
+            there = ", ".join(map(repr, value)) or "none"
+            what = f"no field {field!r}; the fields are {there}"
+            self.bad("missing", segment, offset, what, "name the text with --text-field")
+        elif value[field] is None:
+            self.bad("null", segment, offset, f"field {field!r} is null, not a text")
+        elif not isinstance(value[field], str):
+            self.bad("non_string", segment, offset, f"field {field!r} is {kind_of(value[field])}, not a text")
+        else:
+            text: str = value[field]
+            return text
+        return None
+
     def split(self, value: object, segment: Segment, offset: int, field: str) -> int:
         """The side (0 train, 1 val) that a record's split field names."""
         if isinstance(value, str) and value in SPLIT_VALUES:
             return SPLIT_VALUES[value]
         return bad_split(value, segment, offset, field)
+
+
+def id_text(value: object) -> str | None:
+    """A record's id, a text or an integer, as a text; None for anything else, which names nothing."""
+    return str(value) if isinstance(value, str | int) and not isinstance(value, bool) else None
 
 
 def bad_split(value: object, segment: Segment, offset: int, field: str) -> NoReturn:
@@ -179,13 +228,11 @@ def join_documents(parts: list[DocumentBlock], options: SourceOptions) -> Docume
     if len(parts) == 1:
         return parts[0]
     lengths = [part.texts.lengths for part in parts] or [np.zeros(0, np.int64)]
-    offsets = np.zeros(sum(map(len, lengths)) + 1, np.int64)
-    np.cumsum(np.concatenate(lengths), out=offsets[1:])
     skipped: Counter[str] = Counter()
     for part in parts:
         skipped.update(part.skipped)
     return DocumentBlock(
-        TextBatch(_concat([part.texts.data for part in parts], np.uint8), offsets),
+        TextBatch(_concat([part.texts.data for part in parts], np.uint8), offsets_of(np.concatenate(lengths))),
         _concat([part.splits for part in parts if part.splits is not None], np.uint8) if options.split_field else None,
         [one for part in parts for one in part.ids or ()] if options.id_field else None,
         _concat([part.source_indices for part in parts], np.int32),

@@ -22,7 +22,6 @@ from tokenriver.batches import TextBatch
 from tokenriver.corpus.ahead import FilesAhead, files_ahead
 from tokenriver.corpus.arrays import cut_array, parse_array
 from tokenriver.corpus.blocks import (
-    SKIP_KINDS,
     DocumentBlock,
     Position,
     RawBlock,
@@ -34,7 +33,7 @@ from tokenriver.corpus.finding import find_sources
 from tokenriver.corpus.jsonl import cut_jsonl, parse_jsonl, record_fields
 from tokenriver.corpus.parquet import cut_parquet, parquet_columns, parquet_parts, whole_documents
 from tokenriver.corpus.parquet_rows import parse_parquet
-from tokenriver.corpus.sources import Source, SourceOptions
+from tokenriver.corpus.sources import BLOCK_BYTES, Source, SourceOptions
 from tokenriver.corpus.streams import READ_BYTES, read_chunks, read_small
 from tokenriver.corpus.text import cut_text, parse_text
 from tokenriver.errors import UsageError
@@ -46,7 +45,6 @@ if TYPE_CHECKING:
 
 __all__ = [
     "BLOCK_BYTES",
-    "SKIP_KINDS",
     "DocumentBlock",
     "Position",
     "RawBlock",
@@ -58,9 +56,6 @@ __all__ = [
     "peek_fields",
     "read_blocks",
 ]
-
-BLOCK_BYTES = 8 << 20
-"""Text in a block: large enough that calls cost nothing, small enough that a dozen in flight fit anywhere."""
 
 
 def read_blocks(
@@ -143,12 +138,9 @@ def _read_blocks(
         limit = stop.offset if stop is not None and index == stop.source_index else None
         if on_source is not None:
             on_source(index)
+        tap = _tap(on_raw, index)
         if limit is None and not offset and _is_small(sources[index], block_bytes):
-            data = read_small(sources[index], None)
-            if on_raw is not None:
-                if data:
-                    on_raw(index, data)
-                on_raw(index, b"")
+            data = read_small(sources[index], tap)
             if size + len(data) > block_bytes:  # small files fill a block: each costs 2 ms, whatever is in it
                 yield RawBlock(tuple(pending))
                 pending, size = [], 0
@@ -156,7 +148,6 @@ def _read_blocks(
                 pending.append(Segment(index, sources[index], 0, len(data), data))
                 size += len(data)
             continue
-        tap = _tap(on_raw, index)
         cut: Iterable[Segment]
         if index not in files.indices:
             cut = _cut(sources[index], index, options, offset, block_bytes, tap, read_small)

@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from tokenriver.corpus.kinds import KINDS, holds_documents, is_json, kind_if_found, require_kind
-from tokenriver.corpus.manifest import CORPUS_MANIFEST, is_corpus, read_corpus_manifest
+from tokenriver.corpus.manifest import is_corpus, not_as_listed, read_corpus_manifest
 from tokenriver.corpus.sources import Source
 from tokenriver.corpus.stdin import STDIN, Pushback
-from tokenriver.errors import CorpusError, IntegrityError, UsageError
+from tokenriver.errors import CorpusError, UsageError
 from tokenriver.storage.paths import is_unicode, is_url, named, word_of
 
 if TYPE_CHECKING:
@@ -135,13 +135,8 @@ def _corpus_files(directory: Path) -> Iterator[Source]:
     for file in read_corpus_manifest(directory).files:
         path = directory / file.name
         if not path.is_file():
-            raise IntegrityError(
-                f"{path}: missing, though {directory / CORPUS_MANIFEST} lists it; fetch or write it again"
-            )
+            raise not_as_listed(file, path, None)
         source = _source(str(path), file.name)
         if source.n_bytes != file.n_bytes:
-            raise IntegrityError(
-                f"{path}: {source.n_bytes:,} bytes, but {CORPUS_MANIFEST} says {file.n_bytes:,}; "
-                "fetch or write it again"
-            )
+            raise not_as_listed(file, path, source.n_bytes)
         yield replace(source, sha256=file.sha256)

@@ -10,6 +10,7 @@ import msgspec
 
 from tokenriver.errors import CorpusError, IntegrityError, ResumeError
 from tokenriver.files import sha256_file
+from tokenriver.storage.objects import changed, check_unchanged
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -42,7 +43,6 @@ def hash_source(source: Source, mark: InputMark | None = None) -> InputFacts:
     With a `mark` of the source, ResumeError when it does not begin with the same bytes.
     """
     if source.remote is not None:
-        from tokenriver.storage.objects import check_unchanged
         from tokenriver.storage.reading import read_from
 
         digest = _sha256_of(source, read_from(source.remote), mark)
@@ -54,10 +54,7 @@ def hash_source(source: Source, mark: InputMark | None = None) -> InputFacts:
     except OSError as error:
         raise CorpusError(f"{source}: cannot be read ({error.strerror})") from error
     if now.st_size != source.n_bytes:
-        raise IntegrityError(
-            f"{source}: {now.st_size:,} bytes, but {source.n_bytes or 0:,} when it was found; it changes while it is "
-            "read: wait until it is complete and start again"
-        )
+        raise changed(source, f"{now.st_size:,} bytes, but {source.n_bytes or 0:,} when it was found")
     if source.kind == "parquet" and source.modified_ns not in (None, now.st_mtime_ns):
         raise written_to(source)  # its rows were read before, by another reading
     return InputFacts(now.st_size, digest)

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tokenriver.corpus.blocks import DocumentBlock, Segment
+from tokenriver.corpus.blocks import BOM, DocumentBlock, Segment
 from tokenriver.corpus.jsonl_careful import careful_fields, parse_careful
-from tokenriver.corpus.jsonl_fast import BOM, parse_fast
+from tokenriver.corpus.jsonl_fast import parse_fast
 from tokenriver.corpus.streams import READ_BYTES, read_chunks, read_lines
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from tokenriver.corpus.sources import Source, SourceOptions
 
-__all__ = ["BOM", "cut_jsonl", "parse_jsonl", "record_fields"]
+__all__ = ["cut_jsonl", "parse_jsonl", "record_fields"]
 
 
 def cut_jsonl(

@@ -11,8 +11,9 @@ import msgspec
 import numpy as np
 
 from tokenriver.batches import TextBatch
-from tokenriver.corpus.blocks import DocumentBlock, Segment, Verdict
-from tokenriver.corpus.jsonl_fast import bom_bytes, plain_lines, read_columns
+from tokenriver.corpus.blocks import DocumentBlock, Segment, Verdict, id_text
+from tokenriver.corpus.jsonl_fast import plain_lines, read_columns
+from tokenriver.corpus.splits import SPLITS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -59,7 +60,7 @@ def parse_careful(segment: Segment, options: SourceOptions) -> DocumentBlock:
         if options.split_field:
             splits.append(verdict.split(_get(fields, "split", options), segment, offset, options.split_field))
         if options.id_field:
-            ids.append(_id_text(_get(fields, "id", options)))
+            ids.append(id_text(_get(fields, "id", options)))
         texts.append(text.encode())
         offsets.append(offset)
     return DocumentBlock(
@@ -82,13 +83,9 @@ def _get(record: Any, attribute: str, options: SourceOptions) -> object:
     return record.get(name) if isinstance(record, dict) else getattr(record, attribute)
 
 
-def _id_text(value: object) -> str | None:
-    return str(value) if isinstance(value, str | int) and not isinstance(value, bool) else None
-
-
 def _line_bounds(segment: Segment) -> Iterator[int]:
     payload = segment.payload
-    begin = bom_bytes(segment)
+    begin = segment.bom_bytes
     yield begin
     while begin < len(payload):
         newline = payload.find(b"\n", begin)
@@ -101,8 +98,8 @@ def _second_look(
 ) -> tuple[str, dict[str, Any]] | None:
     """A line that the careful parser refuses: its text and fields if it is good after all, else it is judged."""
 
-    def bad(kind: SkipKind, what: str, *advice: str) -> None:
-        verdict.bad(kind, segment, offset, what, *advice)
+    def bad(kind: SkipKind, what: str) -> None:
+        verdict.bad(kind, segment, offset, what)
 
     if not line.strip(_BLANKS):
         verdict.skipped["blank"] += 1
@@ -123,22 +120,15 @@ def _second_look(
         else:
             bad("malformed", f"broken JSON ({_why(error)}){_why_several(decoded)}")
         return None
-    field = options.text_field
-    if not isinstance(value, dict):
-        bad("non_object", f"expected a JSON object, found {_json_kind(value)}")
-    elif field not in value:
-        there = ", ".join(map(repr, value)) or "none"
-        bad("missing", f"no field {field!r}; the fields are {there}", "name the text with --text-field")
-    elif value[field] is None:
-        bad("null", f"field {field!r} is null, not a text")
-    elif not isinstance(value[field], str):
-        bad("non_string", f"field {field!r} is {_json_kind(value[field])}, not a text")
-    elif not _has_surrogate(value[field]):
-        return value[field], value
-    elif invalid is not None:
+    text = verdict.text(value, segment, offset, options.text_field, kind_of=_json_kind)
+    if text is None:
+        return None
+    if not _has_surrogate(text):
+        return text, value
+    if invalid is not None:
         bad("invalid_utf8", _why_invalid(invalid, line))
     else:
-        bad("lone_surrogate", f"field {field!r} holds a lone surrogate, which no UTF-8 text can")
+        bad("lone_surrogate", f"field {options.text_field!r} holds a lone surrogate, which no UTF-8 text can")
     return None
 
 
@@ -154,7 +144,7 @@ def _one_record(line: bytes, options: SourceOptions) -> tuple[str, dict[str, Any
     text: str = texts[0].as_py()
     record: dict[str, Any] = {options.text_field: text}
     if splits is not None and options.split_field:
-        record[options.split_field] = ("train", "val")[splits[0]]
+        record[options.split_field] = SPLITS[splits[0]]
     if ids is not None and options.id_field:
         record[options.id_field] = ids[0]
     return text, record

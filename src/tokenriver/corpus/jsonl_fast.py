@@ -16,25 +16,18 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.json as pj
 
-from tokenriver.batches import TextBatch, positions_of
-from tokenriver.corpus.blocks import SPLIT_VALUES, DocumentBlock, Segment, Verdict
+from tokenriver.batches import TextBatch, offsets_of, positions_of
+from tokenriver.corpus.blocks import BOM, SPLIT_VALUES, DocumentBlock, Segment, Verdict
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tokenriver.corpus.sources import SourceOptions
 
-__all__ = ["BOM", "bom_bytes", "parse_fast", "plain_lines", "read_columns"]
-
-BOM = b"\xef\xbb\xbf"
+__all__ = ["parse_fast", "plain_lines", "read_columns"]
 
 _MAX_FAST_BYTES = (1 << 31) - (1 << 20)
 """pyarrow counts a block's bytes in 32 bits."""
-
-
-def bom_bytes(segment: Segment) -> int:
-    """Bytes of the BOM that the segment begins with: 3 or 0, and 0 anywhere but at the start of a file."""
-    return len(BOM) if segment.start == 0 and segment.payload[:3] == BOM else 0
 
 
 def parse_fast(segments: list[Segment], options: SourceOptions) -> DocumentBlock | None:
@@ -59,12 +52,11 @@ def parse_fast(segments: list[Segment], options: SourceOptions) -> DocumentBlock
 def _join(segments: list[Segment]) -> tuple[Any, NDArray[np.int64], NDArray[np.int64]]:
     """One buffer of all lines without BOMs, where each segment begins in it, and what leads to source offsets."""
     if len(segments) == 1:
-        skip, payload = bom_bytes(segments[0]), segments[0].payload
+        skip, payload = segments[0].bom_bytes, segments[0].payload
         start = np.array([segments[0].start + skip], np.int64)
         return memoryview(payload)[skip:] if skip else payload, np.zeros(1, np.int64), start
     payloads = [segment.payload for segment in segments]
-    edges = np.zeros(len(payloads) + 1, np.int64)
-    np.cumsum([len(payload) for payload in payloads], out=edges[1:])
+    edges = offsets_of([len(payload) for payload in payloads])
     data = b"".join(payloads)
     array = np.frombuffer(data, np.uint8)
     if (array[edges[1:] - 1] == 10).all() and not (array[edges[:-1]] == BOM[0]).any():
@@ -74,7 +66,7 @@ def _join(segments: list[Segment]) -> tuple[Any, NDArray[np.int64], NDArray[np.i
 
 def _join_one_by_one(segments: list[Segment]) -> tuple[Any, NDArray[np.int64], NDArray[np.int64]]:
     """The same where BOMs are left out or newlines added."""
-    skips = [bom_bytes(segment) for segment in segments]
+    skips = [segment.bom_bytes for segment in segments]
     views = [memoryview(segment.payload)[skip:] for segment, skip in zip(segments, skips, strict=True)]
     pieces: list[Any] = []
     bounds, shifts, total = [], [], 0

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tokenriver.errors import FormatError
+from tokenriver.errors import FormatError, IntegrityError
 from tokenriver.files import PART_SUFFIX, atomic_write, sha256_file
-from tokenriver.storage.paths import is_remote, scheme_of, to_path, word_of
+from tokenriver.storage.paths import is_remote, is_web, to_path, word_of
 
 if TYPE_CHECKING:
     import os
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from tokenriver.corpus.sources import Source
 
 __all__ = [
-    "CORPUS_FACTS",
     "CORPUS_MANIFEST",
     "SHARD_NAME",
     "CorpusFile",
@@ -29,6 +28,7 @@ __all__ = [
     "corpus_facts",
     "corpus_shard_files",
     "is_corpus",
+    "not_as_listed",
     "read_corpus_manifest",
     "render_corpus_manifest",
     "verify_corpus",
@@ -37,10 +37,6 @@ __all__ = [
 
 CORPUS_MANIFEST = "_MANIFEST.json"
 """Name of the manifest inside a corpus directory."""
-
-CORPUS_FACTS = "_CORPUS.json"
-"""Name of the same facts about raw input files, beside the token shards made from them."""
-
 
 SHARD_NAME = re.compile(r"corpus-\d{5}\.(jsonl\.zst|parquet)(\.part)?")
 """Names of corpus shards, finished or not."""
@@ -125,7 +121,7 @@ def corpus_directory(inputs: Sequence[str | os.PathLike[str]]) -> Path | None:
         return None
     path = to_path(inputs[0])
     if is_remote(path):
-        return path if scheme_of(str(path)) not in ("http", "https") and is_corpus(path) else None
+        return path if not is_web(str(path)) and is_corpus(path) else None
     return path if path.is_dir() and is_corpus(path) else None
 
 
@@ -146,6 +142,13 @@ def corpus_facts(
         for source, fact, n in zip(sources, facts, n_docs, strict=True)
     ]
     return CorpusManifest(name, version, files, documents)
+
+
+def not_as_listed(file: CorpusFile, where: object, n_bytes: int | None) -> IntegrityError:
+    """The error for a file of a corpus that is not there (None), or has another size than the manifest says."""
+    listed = f"{CORPUS_MANIFEST} says {file.n_bytes:,}"
+    what = f"missing, though {CORPUS_MANIFEST} lists it" if n_bytes is None else f"{n_bytes:,} bytes, but {listed}"
+    return IntegrityError(f"{where}: {what}; fetch or write it again")
 
 
 def _sizes(directory: Path) -> dict[str, int]:

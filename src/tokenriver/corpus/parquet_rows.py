@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from tokenriver.batches import TextBatch
-from tokenriver.corpus.blocks import SPLIT_VALUES, DocumentBlock, Segment, Verdict, bad_split
+from tokenriver.corpus.blocks import SPLIT_VALUES, DocumentBlock, Segment, Verdict, bad_split, id_text
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -100,8 +100,7 @@ def _sides(batch: Any, rows: NDArray[np.int64], segment: Segment, field: str) ->
 def _ids(batch: Any, field: str) -> list[str | None]:
     if field not in batch.schema.names:
         return [None] * batch.num_rows
-    values = batch.column(field).to_pylist()
-    return [str(one) if isinstance(one, str | int) and not isinstance(one, bool) else None for one in values]
+    return [id_text(one) for one in batch.column(field).to_pylist()]
 
 
 def begins_document(column: Any, options: SourceOptions) -> NDArray[np.bool_]:

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 
     Mark: TypeAlias = tuple[int, int]
 
-__all__ = ["TEXT_BYTES", "Range", "cut_ranges", "find_border", "range_bytes"]
+__all__ = ["Range", "cut_ranges", "find_border", "overlaps_itself", "range_bytes", "text_bytes"]
 
-TEXT_BYTES = 3
+_TEXT_BYTES = 3
 """Bytes of text in a byte of a compressed file, about. Sizes of work depend on it, never what is made."""
 
 _LEAST_BYTES = 16 << 20
@@ -69,7 +69,7 @@ def cut_ranges(sources: Sequence[Source], options: SourceOptions, *, range_bytes
     begin, size = 0, 0
     for i, source in enumerate(sources):
         n_bytes = source.n_bytes or 0
-        weight = n_bytes * (TEXT_BYTES if source.compression or source.kind == "parquet" else 1)
+        weight = text_bytes(source)
         if 2 * weight > 3 * range_bytes and _divisible(source, options):
             if begin < i:
                 yield Range((begin, 0), (i, 0))
@@ -88,8 +88,13 @@ def cut_ranges(sources: Sequence[Source], options: SourceOptions, *, range_bytes
 
 def range_bytes(sources: Sequence[Source], *, cpus: int, block_bytes: int, most: int) -> int:
     """A size of ranges: small enough that all CPUs end at about the same time, large enough that tasks cost nothing."""
-    text = sum((s.n_bytes or 0) * (TEXT_BYTES if s.compression or s.kind == "parquet" else 1) for s in sources)
+    text = sum(map(text_bytes, sources))
     return max(min(_LEAST_BYTES, 2 * block_bytes), min(text // (_RANGES_A_CPU * cpus), most))
+
+
+def text_bytes(source: Source) -> int:
+    """About how much text a source holds; 0 for standard input."""
+    return (source.n_bytes or 0) * (_TEXT_BYTES if source.compression or source.kind == "parquet" else 1)
 
 
 def _divisible(source: Source, options: SourceOptions) -> bool:
@@ -100,10 +105,10 @@ def _divisible(source: Source, options: SourceOptions) -> bool:
     if source.kind == "jsonl":
         return True
     separator = options.document_separator or ""
-    return source.kind == "txt" and bool(separator) and not _overlaps_itself(separator.encode())
+    return source.kind == "txt" and bool(separator) and not overlaps_itself(separator.encode())
 
 
-def _overlaps_itself(separator: bytes) -> bool:
+def overlaps_itself(separator: bytes) -> bool:
     """Whether occurrences can overlap, so that only reading from the left tells which of them count."""
     return any(separator.startswith(separator[k:]) for k in range(1, len(separator)))
 

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING
 from msgspec.structs import replace
 
 from tokenriver.corpus.kinds import KINDS, holds_documents, require_kind
-from tokenriver.corpus.manifest import CORPUS_MANIFEST, corpus_directory, read_corpus_manifest
+from tokenriver.corpus.manifest import corpus_directory, not_as_listed, read_corpus_manifest
 from tokenriver.corpus.sources import Source
 from tokenriver.corpus.streams import read_small
-from tokenriver.errors import CorpusError, IntegrityError
+from tokenriver.errors import CorpusError
 from tokenriver.storage.objects import RemoteFile, below, find_object, glob_objects, required_size
-from tokenriver.storage.paths import last_name, scheme_of, shown
+from tokenriver.storage.paths import is_web, last_name, shown, to_path
 from tokenriver.storage.reading import read_from, read_whole
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def find_remote(url: str) -> Iterator[Source]:
     if found is not None:
         yield _source(found, last_name(url))
         return
-    if scheme_of(url) in ("http", "https"):  # no web server lists what it has
+    if is_web(url):  # no web server lists what it has
         raise CorpusError(f"{shown(url)}: no such file on the server; check the address")
     directory = corpus_directory([url])
     if directory is not None:
@@ -137,19 +137,10 @@ def _glob_files(pattern: str) -> Iterator[Source]:
 
 
 def _corpus_files(url: str) -> Iterator[Source]:
-    from tokenriver.storage.paths import to_path
-
     root = url.rstrip("/")
     there = below(url)
     for file in read_corpus_manifest(to_path(url)).files:
         found = there.get(file.name)
-        if found is None:
-            raise IntegrityError(
-                f"{shown(root)}/{file.name}: missing, though {CORPUS_MANIFEST} lists it; fetch or write it again"
-            )
-        if found.n_bytes != file.n_bytes:
-            raise IntegrityError(
-                f"{found}: {found.n_bytes:,} bytes, but {CORPUS_MANIFEST} says {file.n_bytes:,}; "
-                "fetch or write it again"
-            )
+        if found is None or found.n_bytes != file.n_bytes:
+            raise not_as_listed(file, f"{shown(root)}/{file.name}", None if found is None else found.n_bytes)
         yield replace(_source(found, file.name), sha256=file.sha256)

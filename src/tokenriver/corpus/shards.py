@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -13,14 +12,16 @@ from tokenriver.corpus.log import Complete, CorpusLog
 from tokenriver.corpus.manifest import SHARD_NAME, CorpusManifest, corpus_directory, corpus_facts, verify_corpus
 from tokenriver.corpus.progress import expect_bytes
 from tokenriver.corpus.sources import Source, SourceOptions, split_by_file
-from tokenriver.corpus.splits import SplitRule
+from tokenriver.corpus.splits import SPLITS, SplitRule
 from tokenriver.corpus.target import CorpusTarget
 from tokenriver.corpus.writers import CORPUS_FORMATS, CorpusFormat, written_with
 from tokenriver.corpus.writing import CorpusWriter, FinishedShards
+from tokenriver.cpus import available_cpus
 from tokenriver.errors import ClusterError, CorpusError, StorageError, TokenRiverError, UsageError
 from tokenriver.storage.paths import is_remote, is_unicode, word_of
 
 if TYPE_CHECKING:
+    import os
     from collections import Counter
     from collections.abc import Callable, Sequence
     from pathlib import Path
@@ -99,7 +100,7 @@ def write_corpus(
     options = replace(
         options, id_field=options.id_field or "id", split_field=rule.column if rule.kind == "column" else None
     )
-    how = _How(target, sources, options, rule, format, shard_bytes, block_bytes, workers or os.cpu_count() or 1)
+    how = _How(target, sources, options, rule, format, shard_bytes, block_bytes, workers or available_cpus())
     for word, value in (("name", name or target.name), ("version", version)):
         if not is_unicode(value):
             raise UsageError(f"{value!r} is not UTF-8, so it cannot be the corpus's {word}; give one with --{word}")
@@ -202,7 +203,7 @@ def _write(
         if not sum(documents):
             left_out = ", ".join(f"{kind} {n:,}" for kind, n in sorted(skipped.items())) or "no records at all"
             raise CorpusError(f"the inputs give no document ({left_out}); nothing was written")
-        sides = dict(zip(("train", "val"), documents, strict=True))
+        sides = dict(zip(SPLITS, documents, strict=True))
         files = [log.files[one] for one in sorted(log.files)]
         done = Complete(CorpusManifest(*called, files, sides), text_bytes, dict(skipped))
         log.finish(done)

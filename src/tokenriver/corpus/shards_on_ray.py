@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tokenriver.batches import tally
 from tokenriver.cluster.ordered import Call, completed
 from tokenriver.cluster.shared import attempt_path, read_exactly, require_probe
 from tokenriver.corpus.blocks import Position
@@ -40,6 +41,11 @@ if TYPE_CHECKING:
 __all__ = ["CorpusWritten", "write_on_cluster"]
 
 _MOST_RANGE = 256 << 20
+
+
+def _lengths_of(k: int) -> str:
+    """The file with the lengths of a range's texts."""
+    return f"{k:07d}.lengths"
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +161,7 @@ def write_on_cluster(
 def _scan_call(job: _Job, k: int, part: Range, sources: Sequence[Source], modified: Sequence[int]) -> Call:
     own = [sources[i] for i in part.sources]
     arguments = (job, k, part, own, [modified[i] for i in part.sources])
-    return Call(_scan, arguments, f"{k:07d}.lengths", f"counting {own[0]} from byte {part.begin[1]:,}")
+    return Call(_scan, arguments, _lengths_of(k), f"counting {own[0]} from byte {part.begin[1]:,}")
 
 
 def _scan(
@@ -163,7 +169,7 @@ def _scan(
 ) -> tuple[list[_Block], Counter[str]]:
     """The blocks of a range, and the records that it leaves out; the lengths of its texts go to a file."""
     require_probe(job.folder, job.probe)
-    path = job.folder / f"{k:07d}.lengths"
+    path = job.folder / _lengths_of(k)
     attempt = attempt_path(job.folder, path.name)
     first, blocks, at = part.sources[0], [], 0
     skipped: Counter[str] = Counter()
@@ -172,8 +178,7 @@ def _scan(
             block = parse_block(raw, job.options)
             skipped.update(block.skipped)
             start, end = (Position(first + p.source_index, p.offset) for p in (raw.start, raw.end))
-            found, n = np.unique(block.source_indices, return_counts=True)
-            counts = [(first + i, c) for i, c in zip(found.tolist(), n.tolist(), strict=True)]
+            counts = [(first + i, n) for i, n in tally(block.source_indices).items()]
             blocks.append(_Block(k, start, end, counts, int(block.texts.lengths.sum()), at))
             at += file.write(block.texts.lengths.astype("<u8").tobytes())
     require_unchanged(sources, modified)
@@ -182,7 +187,7 @@ def _scan(
 
 
 def _lengths(folder: Path, block: _Block) -> np.ndarray[Any, np.dtype[np.int64]]:
-    raw = read_exactly(folder / f"{block.range:07d}.lengths", block.at, 8 * block.n_documents)
+    raw = read_exactly(folder / _lengths_of(block.range), block.at, 8 * block.n_documents)
     return np.frombuffer(raw, "<u8").astype(np.int64)
 
 

@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from tokenriver.corpus.stdin import Pushback
     from tokenriver.storage.objects import RemoteFile
 
-__all__ = ["OnBadRecord", "Source", "SourceOptions", "split_by_file"]
+__all__ = ["BLOCK_BYTES", "OnBadRecord", "Source", "SourceOptions", "split_by_file"]
+
+BLOCK_BYTES = 8 << 20
+"""Text in a block: large enough that calls cost nothing, small enough that a dozen in flight fit anywhere."""
 
 OnBadRecord = Literal["error", "skip"]
 

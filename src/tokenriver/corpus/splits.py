@@ -23,7 +23,6 @@ __all__ = [
     "VAL",
     "SplitRule",
     "first_docs_split",
-    "first_tokens_split",
     "hash_split",
     "mix64",
     "text_keys",
@@ -76,6 +75,11 @@ class SplitRule:
         if words == "train":
             return cls("train")
         raise UsageError(f"split {words!r} is not known; choose one of {CHOICES}")
+
+    @property
+    def hash_fraction(self) -> Fraction | None:
+        """The share of val where each text's hash decides; None by any other rule."""
+        return self.fraction if self.kind == "hash" else None
 
     def __str__(self) -> str:
         """The words again, in their one spelling."""
@@ -167,9 +171,4 @@ def hash_split(texts: TextBatch, fraction: Fraction | float) -> NDArray[np.uint8
 
 def first_docs_split(count: int, n_before: int, n: int) -> int:
     """How many of the next `n` documents are val, when `n_before` documents came before them and `count` are val."""
-    return min(n, max(0, count - n_before))
-
-
-def first_tokens_split(count: int, n_before: int, n: int) -> int:
-    """How many of the next `n` tokens are val, when `n_before` tokens came before them and `count` are val."""
     return min(n, max(0, count - n_before))

@@ -15,6 +15,7 @@ import zstandard
 
 from tokenriver.corpus.inputs import written_to
 from tokenriver.errors import CorpusError, IntegrityError
+from tokenriver.storage.objects import changed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterator
@@ -229,10 +230,7 @@ def _file_chunks(
 
 
 def _changed(source: Source, n_bytes: int) -> IntegrityError:
-    return IntegrityError(
-        f"{source}: {n_bytes:,} bytes were read, but it had {source.n_bytes:,} when it was found; "
-        f"it changes while it is read: wait until it is complete and start again"
-    )
+    return changed(source, f"{n_bytes:,} bytes were read, but it had {source.n_bytes:,} when it was found")
 
 
 def _skip(chunks: Iterator[bytes], n: int, source: Source) -> Iterator[bytes]:

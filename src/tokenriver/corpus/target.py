@@ -18,6 +18,7 @@ from tokenriver.corpus.manifest import (
 from tokenriver.errors import FormatError, IntegrityError, ResumeError
 from tokenriver.files import PART_SUFFIX, file_exists, fsync_directory
 from tokenriver.resuming.lock import locked
+from tokenriver.resuming.names import JOURNAL, LOCK, OVERWRITE, SEGMENTS
 from tokenriver.resuming.swap import Swap
 from tokenriver.storage.directory import RemoteDirectory, staging_directory
 from tokenriver.storage.paths import is_remote, last_name, shown, to_folder
@@ -32,11 +33,6 @@ if TYPE_CHECKING:
     from tokenriver.corpus.manifest import CorpusFile, CorpusManifest
 
 __all__ = ["CorpusTarget"]
-
-_JOURNAL = "_JOURNAL"
-_LOCK = "_LOCK"
-_OVERWRITE = "_OVERWRITE"
-_WORK = "_SEGMENTS"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +64,7 @@ class CorpusTarget:
     @property
     def swap(self) -> Swap | None:
         """What replaces a finished corpus behind a URL."""
-        return None if self.remote is None else Swap(self.remote, self.folder / _OVERWRITE)
+        return None if self.remote is None else Swap(self.remote, self.folder / OVERWRITE)
 
     @property
     def replacing(self) -> bool:
@@ -83,16 +79,16 @@ class CorpusTarget:
     @property
     def journal(self) -> Path:
         """The journal of an unfinished corpus."""
-        return self.folder / _JOURNAL
+        return self.folder / JOURNAL
 
     @property
     def work(self) -> Path:
         """The folder in which a cluster works, while it does."""
-        return self.folder / _WORK
+        return self.folder / SEGMENTS
 
     def locked(self) -> AbstractContextManager[None]:
         """Create the folder and hold its lock; a second corpus there is a ResumeError, at once."""
-        return locked(self.folder / _LOCK, where=self.where, removable=[] if self.remote is None else [self.folder])
+        return locked(self.folder / LOCK, where=self.where, removable=[] if self.remote is None else [self.folder])
 
     def part(self, name: str) -> Path:
         """Where a shard is made."""
@@ -178,7 +174,9 @@ class CorpusTarget:
             if found != file.n_bytes:
                 what = "it is not there" if found is None else f"it has {found:,} bytes, not {file.n_bytes:,}"
                 where = self.part(file.name) if self.store is None else shown(self.store.url_of(file.name))
-                raise ResumeError(f"{where}: the journal names it, but {what}; give --restart to begin anew")
+                raise ResumeError(
+                    f"{where}: the journal names it, but {what}", advice=("give --restart to begin anew",)
+                )
 
     def _sizes(self, *, placed: bool) -> dict[str, int | None]:
         if self.store is not None:

@@ -13,7 +13,7 @@ import numpy as np
 
 from tokenriver.batches import TextBatch
 from tokenriver.corpus.blocks import DocumentBlock, Segment, Verdict, bad_split
-from tokenriver.corpus.jsonl import BOM
+from tokenriver.corpus.ranges import overlaps_itself
 from tokenriver.corpus.streams import READ_BYTES, read_chunks
 
 if TYPE_CHECKING:
@@ -56,8 +56,7 @@ def cut_text(
 
 def _last_end(buffer: bytearray, separator: bytes, searched: int) -> int:
     """Where the last separator ends, found from the left so that "\\n\\n\\n" is cut alike in any block; 0 if none."""
-    overlaps = any(separator.startswith(separator[k:]) for k in range(1, len(separator)))
-    if not overlaps:
+    if not overlaps_itself(separator):
         return buffer.rfind(separator, searched) + len(separator) if separator in buffer[searched:] else 0
     end = 0
     at = buffer.find(separator, searched)
@@ -71,7 +70,7 @@ def parse_text(segment: Segment, options: SourceOptions) -> DocumentBlock:
     """Documents of one segment of a text file, empty ones included."""
     verdict = Verdict(options)
     payload = segment.payload
-    begin = len(BOM) if segment.start == 0 and payload[:3] == BOM else 0
+    begin = segment.bom_bytes
     separator = (options.document_separator or "").encode()
     kept = len(separator) if options.keep_document_separator else 0
     texts: list[bytes] = []

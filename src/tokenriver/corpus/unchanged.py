@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
-from tokenriver.errors import CorpusError, IntegrityError
+from tokenriver.errors import CorpusError
+from tokenriver.storage.objects import changed, check_unchanged
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,8 +20,6 @@ def require_unchanged(sources: Sequence[Source], modified: Sequence[int]) -> Non
     """IntegrityError for a file whose size or time of modification (ns) is not what it was when it was found."""
     for source, then in zip(sources, modified, strict=True):
         if source.remote is not None:
-            from tokenriver.storage.objects import check_unchanged
-
             check_unchanged(source.remote)
             continue
         try:
@@ -28,10 +27,8 @@ def require_unchanged(sources: Sequence[Source], modified: Sequence[int]) -> Non
         except OSError as error:
             raise CorpusError(f"{source}: cannot be read ({error.strerror})") from error
         if (facts.st_size, facts.st_mtime_ns) != (source.n_bytes, then):
-            raise IntegrityError(
-                f"{source}: {facts.st_size:,} bytes and modified at {facts.st_mtime_ns} ns, but {source.n_bytes:,} and "
-                f"{then} when it was found; it changes while it is read: wait until it is complete and start again"
-            )
+            now = f"{facts.st_size:,} bytes and modified at {facts.st_mtime_ns} ns"
+            raise changed(source, f"{now}, but {source.n_bytes:,} and {then} when it was found")
 
 
 def modified_ns(source: Source) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import IO, TYPE_CHECKING, Literal, Protocol
+from typing import IO, TYPE_CHECKING, Literal, Protocol, get_args
 
 import msgspec
 import numpy as np
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["CORPUS_FORMATS", "CorpusFormat", "ShardFile", "fitting", "open_shard_file", "written_with"]
 
 CorpusFormat = Literal["jsonl.zst", "parquet"]
-CORPUS_FORMATS: tuple[CorpusFormat, ...] = ("jsonl.zst", "parquet")
+CORPUS_FORMATS: tuple[CorpusFormat, ...] = get_args(CorpusFormat)
 
 _ZSTD_LEVEL = 3
 _PIECE_BYTES = 1 << 20

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tokenriver.batches import offsets_of
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -82,8 +84,7 @@ class Places:
     def take(self, chosen: NDArray[np.int64]) -> Places:
         """The examples at these positions (ascending), with their completions."""
         counts = np.diff(self.first_row)[chosen]
-        first_row = np.zeros(len(chosen) + 1, np.int64)
-        np.cumsum(counts, out=first_row[1:])
+        first_row = offsets_of(counts)
         rows = np.arange(first_row[-1]) + np.repeat(self.first_row[chosen] - first_row[:-1], counts)
         return Places(
             self.first,

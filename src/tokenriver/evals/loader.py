@@ -114,10 +114,7 @@ class EvalLoader:
 
     def _fitting(self, everything: Places, too_long: str) -> NDArray[np.int64]:
         """Numbers of the examples that are served."""
-        needed = everything.longest()
-        if self.packed and len(everything):
-            # An example goes into one pack whole; the last id of a row is predicted, not read.
-            needed = np.add.reduceat(everything.row_tokens - 1, everything.first_row[:-1])
+        needed = _packed_sizes(everything) if self.packed else everything.longest()
         fits = needed <= self.seq_len
         if too_long == "error" and not fits.all():
             k = int(np.argmin(fits))
@@ -146,7 +143,7 @@ class EvalLoader:
         return range(start, start + n_batches * per_batch, per_batch)
 
     def _packed(self, everything: Places, keep: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-        sizes = np.add.reduceat(everything.row_tokens - 1, everything.first_row[:-1]) if len(everything) else keep
+        sizes = _packed_sizes(everything)
         of_ranks = []
         for rank in range(self.world_size):
             start, stop = examples_of_rank(len(keep), rank, self.world_size)
@@ -164,9 +161,18 @@ class EvalLoader:
         return sum(len(numbers) for numbers in self._numbers)
 
     def __iter__(self) -> Iterator[EvalBatch]:
-        fill = fill_packed if self.packed else fill_rows
+        words = self.file.words
         for numbers in self._numbers:
-            yield fill(self.file.words, self._places.take(numbers), numbers, self.batch_size, self.seq_len)
+            at = self._places.take(numbers)
+            if self.packed:
+                yield fill_packed(words, at, numbers, self.seq_len)
+            else:
+                yield fill_rows(words, at, numbers, self.batch_size, self.seq_len)
+
+
+def _packed_sizes(at: Places) -> NDArray[np.int64]:
+    """Ids that each example takes in a pack, which has it whole; the last id of a row is predicted, not read."""
+    return np.add.reduceat(at.row_tokens - 1, at.first_row[:-1]) if len(at) else np.zeros(0, np.int64)
 
 
 def packs(sizes: NDArray[np.int64], room: int) -> list[tuple[int, int]]:
@@ -193,11 +199,8 @@ def fill_rows(words: NDArray[Any], at: Places, numbers: NDArray[np.int64], batch
     return EvalBatch(inputs, targets, mask, numbers, at.label, at.first_row, n_scored, at.n_bytes, at.n_chars)
 
 
-def fill_packed(
-    words: NDArray[Any], at: Places, numbers: NDArray[np.int64], batch_size: int, seq_len: int
-) -> EvalBatch:
+def fill_packed(words: NDArray[Any], at: Places, numbers: NDArray[np.int64], seq_len: int) -> EvalBatch:
     """One row for all completions, each a document without its last id; the rest is one document of zeros."""
-    del batch_size
     inputs = np.zeros(seq_len, np.int64)
     targets = np.zeros(seq_len, np.int64)
     mask = np.zeros(seq_len, np.bool_)

@@ -19,6 +19,7 @@ from tokenriver.storage.paths import is_unicode, to_output, to_path
 
 if TYPE_CHECKING:
     import os
+    from collections.abc import Sequence
     from pathlib import Path
 
     from tokenriver.evals.examples import EvalExample
@@ -68,22 +69,13 @@ def make_eval_file(
         raise UsageError(f"on_bad_record is {on_bad_record!r}; choose error or skip")
     if version not in ("auto", 1, 2):
         raise UsageError(f"evaluation file version {version!r} is unknown; choose auto, 1 or 2")
-    out = to_output(out)
-    if not is_unicode(out.name):
-        raise UsageError(f"{out}: the name is not UTF-8, so no record can hold it; choose another")
-    source = to_path(source)
-    if any(is_same_file(source, written) for written in (out, record_path(out))):
-        raise UsageError(f"{source}: would be replaced by what is made of it; name another file with --out")
+    out, source = to_output(out), to_path(source)
+    _check_out(out, source)
     skipped: Counter[str] = Counter()
     located, inputs = read_task(task, source, rendering=rendering, shots=shots)
     wheres, questions = _questions(located, skipped, on_bad_record)
     encoded = encode_questions(questions, tokenizer, boundary=boundary, shared_context=version == 1)
-    examples: list[EvalExample] = []
-    for where, one in zip(wheres, encoded.examples, strict=True):
-        if isinstance(one, BadRecordError):
-            _refuse(where, one, skipped, on_bad_record)
-        else:
-            examples.append(one)
+    examples = _good(wheres, encoded.examples, skipped, on_bad_record)
     if not examples:
         raise CorpusError(f"{source}: no example in it ({_listed(skipped) or 'no records'})")
     chosen = choose_version(examples, vocab_size=tokenizer.vocab_size) if version == "auto" else version
@@ -108,6 +100,14 @@ def make_eval_file(
     return summary
 
 
+def _check_out(out: Path, source: Path) -> None:
+    """UsageError for a name that no record can hold, and where the source itself would be replaced."""
+    if not is_unicode(out.name):
+        raise UsageError(f"{out}: the name is not UTF-8, so no record can hold it; choose another")
+    if any(is_same_file(source, written) for written in (out, record_path(out))):
+        raise UsageError(f"{source}: would be replaced by what is made of it; name another file with --out")
+
+
 def _questions(located: Any, skipped: Counter[str], on_bad_record: str) -> tuple[list[str], list[Question]]:
     wheres: list[str] = []
     questions: list[Question] = []
@@ -119,6 +119,18 @@ def _questions(located: Any, skipped: Counter[str], on_bad_record: str) -> tuple
             wheres.append(one.where)
             questions.append(one.question)
     return wheres, questions
+
+
+def _good(
+    wheres: list[str], encoded: Sequence[EvalExample | BadRecordError], skipped: Counter[str], on_bad_record: str
+) -> list[EvalExample]:
+    examples = []
+    for where, one in zip(wheres, encoded, strict=True):
+        if isinstance(one, BadRecordError):
+            _refuse(where, one, skipped, on_bad_record)
+        else:
+            examples.append(one)
+    return examples
 
 
 def _refuse(where: str, problem: BadRecordError, skipped: Counter[str], on_bad_record: str) -> None:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tokenriver.batches import offsets_of
 from tokenriver.errors import FormatError
 from tokenriver.evals.examples import UNKNOWN_LENGTH, Places
 
@@ -129,8 +130,7 @@ def parse_v2(file: EvalFile, first: int, starts: NDArray[np.int64], ends: NDArra
     at = _first_where(counts > file.max_completions)
     if at is not None:
         raise file.fail(first + at, f"{counts[at]} completions; the header says at most {file.max_completions}")
-    first_row = np.zeros(n + 1, np.int64)
-    np.cumsum(counts, out=first_row[1:])
+    first_row = offsets_of(counts)
     row = flat_runs(table, 4 * counts)
     columns = file.words[row].astype(np.int64).reshape(-1, 4)
     columns[:, 2:][columns[:, 2:] == DELIMITER[2]] = UNKNOWN_LENGTH

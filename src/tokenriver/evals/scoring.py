@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from tokenriver.evals.loader import EvalBatch
 
-__all__ = ["METRICS", "Scores", "completion_losses", "score"]
+__all__ = ["METRICS", "Scores", "completion_losses", "score", "score_completions"]
 
 METRICS = ("acc", "acc_norm_tokens", "acc_norm_chars", "acc_norm_bytes")
 """Scores by name, in the order in which they are shown."""

@@ -10,7 +10,7 @@ import shutil
 import time
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tokenriver.building.build import build
 from tokenriver.errors import IntegrityError, UsageError, advising_only
@@ -19,9 +19,10 @@ from tokenriver.golfing.documents import Documents, check_documents, fetch_docum
 from tokenriver.golfing.export_manifest import dataset_entry, render_export, tokenizer_entry
 from tokenriver.golfing.specs import TokenizerSpec, read_specs
 from tokenriver.golfing.vocabularies import TRAINED, end_of_text, make_vocabulary
+from tokenriver.resuming.names import JOURNAL
 from tokenriver.shards.golf_manifest import GOLF_MANIFEST
 from tokenriver.shards.header import MAX_SHARD_TOKENS
-from tokenriver.shards.layouts import BUILD_RECORD, GOLF_NAME, JOURNAL
+from tokenriver.shards.layouts import BUILD_RECORD, GOLF_NAME
 from tokenriver.shards.reader import read_header
 from tokenriver.shards.record import BuildRecord, read_record
 from tokenriver.storage.directory import RemoteDirectory, staging_directory
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     from tokenriver.golfing.fetch import GolfSource
     from tokenriver.hub.transfer import TransferSink
     from tokenriver.tokenizers.base import Backend, Tokenizer
+
+    Stage: TypeAlias = Callable[[str, int], AbstractContextManager[ProgressSink | None]]
 
 __all__ = ["GolfExported", "environment_notes", "export_golf"]
 
@@ -122,7 +125,7 @@ def export_golf(
     backend: Backend = "fast",
     workers: int | None = None,
     verify_sample: int = 200,
-    stage: Callable[[str, int], AbstractContextManager[ProgressSink | None]] | None = None,
+    stage: Stage | None = None,
     transfer: TransferSink | None = None,
     training: Callable[[], AbstractContextManager[object]] = nullcontext,
     on_docs: Callable[[Documents], None] | None = None,
@@ -195,9 +198,7 @@ _ANEW = "give the command as before, remove the data set's folder to make it ane
 @advising_only(
     "--backend", instead={"--restart": _ANEW, "--overwrite": _ANEW, "--shard-tokens": "raise --chunk-tokens"}
 )
-def _make_one(
-    plan: _Plan, spec: TokenizerSpec, stage: Callable[[str, int], AbstractContextManager[ProgressSink | None]] | None
-) -> _Made:
+def _make_one(plan: _Plan, spec: TokenizerSpec, stage: Stage | None) -> _Made:
     """Make a tokenizer and its data set, or find them made."""
     path = plan.out / "datasets" / spec.dataset / (GOLF_NAME + BUILD_RECORD)
     ended = is_remote(path) or not path.with_name(GOLF_NAME + JOURNAL).exists()  # else killed at its very end
@@ -246,11 +247,7 @@ def _upload_rest(root: Path, out: Path) -> None:
 
 
 def _build(
-    plan: _Plan,
-    spec: TokenizerSpec,
-    tokenizer: Tokenizer,
-    end_id: int | None,
-    stage: Callable[[str, int], AbstractContextManager[ProgressSink | None]] | None,
+    plan: _Plan, spec: TokenizerSpec, tokenizer: Tokenizer, end_id: int | None, stage: Stage | None
 ) -> BuildRecord:
     """Build one data set, or go on with it; its record."""
     remove_file(plan.out / GOLF_MANIFEST)

@@ -20,6 +20,8 @@ from tokenriver.hub.transfer import FetchJob, fetch_bytes
 from tokenriver.shards.golf_manifest import (
     GOLF_MANIFEST,
     GOLF_SIDECAR,
+    REMOTE_ROOT,
+    REMOTE_ROOT_VARIABLE,
     GolfManifest,
     parse_golf_manifest,
     parse_golf_sidecar,
@@ -50,7 +52,6 @@ __all__ = [
 DEFAULT_REPO_ID = "willdepueoai/parameter-golf"
 """The challenge's own repository; MATCHED_FINEWEB_REPO_ID names another."""
 
-DEFAULT_REMOTE_ROOT = "datasets"
 DEFAULT_TRAIN_SHARDS = 80
 
 
@@ -75,7 +76,7 @@ class GolfSource:
         env = os.environ if environment is None else environment
         repo_id = repo_id or env.get("MATCHED_FINEWEB_REPO_ID") or DEFAULT_REPO_ID
         if remote_root is None:
-            remote_root = env.get("MATCHED_FINEWEB_REMOTE_ROOT_PREFIX", DEFAULT_REMOTE_ROOT)
+            remote_root = env.get(REMOTE_ROOT_VARIABLE, REMOTE_ROOT)
         remote_root = checked_root(remote_root, source="--remote-root")
         return cls(repo_id, remote_root, revision)
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from tokenriver.bpb.golf import bpb_of, eval_bpb
 from tokenriver.errors import MissingDependencyError, UsageError
 from tokenriver.golf import load_validation_tokens
+from tokenriver.shards.layouts import GOLF_NAME
 from tokenriver.storage.objects import below
 from tokenriver.storage.paths import is_remote, to_path
 from tokenriver.tokenizers.load import load_tokenizer
@@ -90,7 +91,7 @@ def _val_shards(val: str | os.PathLike[str]) -> str:
         is_folder = not path.name.endswith(".bin") and (not glob.has_magic(str(path)) or bool(below(str(path))))
     else:
         is_folder = path.is_dir()
-    return f"{glob.escape(str(path))}/fineweb_val_*.bin" if is_folder else str(path)
+    return f"{glob.escape(str(path))}/{GOLF_NAME}_val_*.bin" if is_folder else str(path)
 
 
 def _ranks() -> tuple[int, int]:

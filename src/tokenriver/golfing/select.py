@@ -12,15 +12,15 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tokenriver.building.pipeline import default_workers
 from tokenriver.cluster.engines import check_engine
-from tokenriver.corpus.documents import SourceOptions, find_sources
+from tokenriver.corpus.documents import BLOCK_BYTES, SourceOptions, find_sources
 from tokenriver.corpus.progress import expect_bytes
+from tokenriver.cpus import available_cpus
 from tokenriver.errors import IntegrityError, UsageError
 from tokenriver.files import atomic_write, file_exists, is_same_file, remove_file
 from tokenriver.golfing.documents import DEFAULT_VAL_DOCS
 from tokenriver.golfing.keys import threshold_key
-from tokenriver.golfing.select_here import BLOCK_BYTES, LocalSelection
+from tokenriver.golfing.select_here import LocalSelection
 from tokenriver.resuming.lock import locked
 from tokenriver.shards.golf_manifest import GOLF_DOCS, GOLF_SIDECAR
 from tokenriver.shards.manifest import render_json
@@ -112,7 +112,7 @@ def select_golf(
             reader = _on_cluster(stack, room, sources, options, workers, ray_address, block_bytes, progress)
         else:
             reader = LocalSelection(
-                room / _BUCKETS, sources, options, workers or default_workers(), block_bytes, progress
+                room / _BUCKETS, sources, options, workers or available_cpus(), block_bytes, progress
             )
         facts = reader.count()
         there, source_bytes = sum(reader.by_source.values()), sum(s.n_bytes or 0 for s in sources)
@@ -178,7 +178,7 @@ def _on_cluster(
     from tokenriver.cluster.work import work_on
     from tokenriver.golfing.select_on_ray import ClusterSelection
 
-    module, cores = ClusterSelection.__module__, default_workers()
+    module, cores = ClusterSelection.__module__, available_cpus()
     work = stack.enter_context(work_on(room / _BUCKETS, address=address, workers=workers, cores=cores, module=module))
     return ClusterSelection(work, sources, options, block_bytes, progress)
 

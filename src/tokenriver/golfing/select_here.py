@@ -8,10 +8,9 @@ from contextlib import ExitStack
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from tokenriver.batches import tally
 from tokenriver.building.pipeline import in_order, read_ahead
-from tokenriver.corpus.documents import SourceOptions, parse_block, read_blocks
+from tokenriver.corpus.documents import BLOCK_BYTES, SourceOptions, parse_block, read_blocks
 from tokenriver.corpus.hashing import InputHasher
 from tokenriver.errors import IntegrityError
 from tokenriver.golfing.keys import chosen_lines, sort_bucket
@@ -23,10 +22,7 @@ if TYPE_CHECKING:
     from tokenriver.corpus.documents import RawBlock, Source
     from tokenriver.corpus.inputs import InputFacts
 
-__all__ = ["BLOCK_BYTES", "LocalSelection"]
-
-BLOCK_BYTES = 8 << 20
-"""Text in a block, the unit of work."""
+__all__ = ["LocalSelection"]
 
 
 class LocalSelection:
@@ -63,8 +59,7 @@ class LocalSelection:
                 hasher.tap(index, chunk)
                 self._tell(index, chunk)
 
-            for block in self._parsed(lambda raw: self._facts(raw), self._blocks(tap)):
-                by_source, skipped = block
+            for by_source, skipped in self._parsed(self._facts, self._blocks(tap)):
                 self._counts.append(sum(by_source.values()))
                 self.by_source.update(by_source)
                 self.skipped.update(skipped)
@@ -117,8 +112,7 @@ class LocalSelection:
 
     def _facts(self, raw: RawBlock) -> tuple[Counter[int], Counter[str]]:
         block = parse_block(raw, self._options)
-        found, n = np.unique(block.source_indices, return_counts=True)
-        return Counter(dict(zip(found.tolist(), n.tolist(), strict=True))), block.skipped
+        return Counter(tally(block.source_indices)), block.skipped
 
     def _tell(self, _index: int, chunk: bytes) -> None:
         self._read += len(chunk)

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
-import numpy as np
-
+from tokenriver.batches import tally
 from tokenriver.cluster.ordered import Call, completed
 from tokenriver.cluster.shared import attempt_path, read_exactly, require_probe
 from tokenriver.corpus.documents import parse_block
@@ -36,6 +35,14 @@ __all__ = ["ClusterSelection"]
 _MOST_RANGE = 256 << 20
 _RUN_BYTES = 64 << 20
 """Chosen lines held by a task; then they are written, in the order of their buckets."""
+
+
+def _chosen_of(k: int) -> str:
+    return f"{k:07d}.chosen"
+
+
+def _sorted_of(bucket: int) -> str:
+    return f"{bucket:04d}.sorted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +121,7 @@ class ClusterSelection:
             Call(
                 _choose,
                 (job, k, part, *self._of(part), self._counts[k].crc, (seed, limit, n_buckets), starts[k : k + 2]),
-                f"{k:07d}.chosen",
+                _chosen_of(k),
                 self._words("choosing from", part),
             )
             for k, part in enumerate(self._ranges)
@@ -127,11 +134,11 @@ class ClusterSelection:
         calls = []
         for b in range(n_buckets):
             spans = [(k, at + edges[b], edges[b + 1] - edges[b]) for k, at, edges in runs]
-            calls.append(Call(_sort, (job, b, spans), f"{b:04d}.sorted", f"sorting bucket {b}"))
+            calls.append(Call(_sort, (job, b, spans), _sorted_of(b), f"sorting bucket {b}"))
         for _ in completed(self.work.pool, "sort", calls):
             pass
         for b in range(n_buckets):
-            path = self.work.folder / f"{b:04d}.sorted"
+            path = self.work.folder / _sorted_of(b)
             with open(path, "rb") as file:
                 while piece := file.read(1 << 20):
                     yield piece
@@ -161,9 +168,7 @@ def _count(job: _Job, part: Range, sources: Sequence[Source], modified: Sequence
     skipped: Counter[str] = Counter()
     for raw in reader.blocks():
         block = parse_block(raw, job.options)
-        found, n = np.unique(block.source_indices, return_counts=True)
-        for index, count in zip(found.tolist(), n.tolist(), strict=True):
-            by_source[part.sources[0] + index] += count
+        by_source.update({part.sources[0] + i: n for i, n in tally(block.source_indices).items()})
         skipped.update(block.skipped)
     require_unchanged(sources, modified)
     return _Counted(by_source, skipped, reader.facts, reader.crc)
@@ -184,7 +189,7 @@ def _choose(
     """
     require_probe(job.folder, job.probe)
     seed, limit, n_buckets = choice
-    path = job.folder / f"{k:07d}.chosen"
+    path = job.folder / _chosen_of(k)
     attempt = attempt_path(job.folder, path.name)
     reader = RangeReader(sources, part, job.options, job.block_bytes, hashing=False)
     number, at, held = numbers[0], 0, 0
@@ -218,8 +223,8 @@ def _choose(
 def _sort(job: _Job, bucket: int, spans: Sequence[tuple[int, int, int]]) -> None:
     """Join a bucket's pieces (range, first byte, bytes) and write its lines in the order of their keys."""
     require_probe(job.folder, job.probe)
-    raw = b"".join(read_exactly(job.folder / f"{k:07d}.chosen", at, size) for k, at, size in spans if size)
-    path = job.folder / f"{bucket:04d}.sorted"
+    raw = b"".join(read_exactly(job.folder / _chosen_of(k), at, size) for k, at, size in spans if size)
+    path = job.folder / _sorted_of(bucket)
     attempt = attempt_path(job.folder, path.name)
     with open(attempt, "wb") as file:
         file.writelines(sort_bucket(raw))

@@ -10,7 +10,7 @@ import os
 from typing import TYPE_CHECKING, Any
 
 from tokenriver.errors import HubError, IntegrityError, TokenRiverError
-from tokenriver.files import PART_SUFFIX, atomic_write
+from tokenriver.files import PART_SUFFIX, atomic_write, write_all
 from tokenriver.hub.checks import Digest, Expected
 from tokenriver.hub.client import raise_for_status
 from tokenriver.hub.repository import explained
@@ -117,9 +117,7 @@ class Body:
             raise IntegrityError(
                 f"{self._file.name}: the server sends more than the {limit:,} bytes that there should be"
             )
-        view = memoryview(chunk)
-        while view:
-            view = view[self._file.write(view) :]
+        write_all(self._file.fileno(), chunk)
         self._digest.update(chunk)
         self.n_bytes += len(chunk)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from tokenriver.files import human_bytes, human_count
+from tokenriver.files import human_bytes
 
 __all__ = ["CardFacts", "SideFacts", "render_card"]
 
@@ -72,13 +72,9 @@ def _section(facts: CardFacts, repo_id: str) -> str:
         "",
         "| split | documents | tokens | shards |",
         "|---|---|---|---|",
-        *(
-            f"| {side} | {human_count(n.documents)} | {human_count(n.tokens)} | {human_count(n.shards)} |"
-            for side, n in facts.sides.items()
-            if n.shards
-        ),
+        *(f"| {side} | {n.documents:,} | {n.tokens:,} | {n.shards:,} |" for side, n in facts.sides.items() if n.shards),
         "",
-        f"- tokenizer: {facts.tokenizer}, {human_count(facts.vocab_size)} ids, SHA-256 `{facts.tokenizer_sha256}`",
+        f"- tokenizer: {facts.tokenizer}, {facts.vocab_size:,} ids, SHA-256 `{facts.tokenizer_sha256}`",
         f"- separator: {separator}",
         f"- layout: {facts.layout}, {human_bytes(facts.n_bytes)}",
         "",

@@ -42,10 +42,15 @@ class Expected:
             )
         return replace(self, sha256=sha256)
 
+    def _wrong_size(self, n_bytes: int) -> str | None:
+        if self.n_bytes is None or n_bytes == self.n_bytes:
+            return None
+        return f"{n_bytes:,} bytes instead of {self.n_bytes:,}"
+
     def problem(self, n_bytes: int, digest: Digest) -> str | None:
         """What is wrong with a file of `n_bytes` and this digest; None when nothing is."""
-        if self.n_bytes is not None and n_bytes != self.n_bytes:
-            return f"{n_bytes:,} bytes instead of {self.n_bytes:,}"
+        if (problem := self._wrong_size(n_bytes)) is not None:
+            return problem
         found = digest.hex()
         if found != (self.sha256 or self.git_id or found):
             return f"{'sha256' if self.sha256 else 'git object id'} {found} instead of {self.sha256 or self.git_id}"
@@ -54,8 +59,8 @@ class Expected:
     def problem_of(self, path: Path) -> str | None:
         """What is wrong with a file on disk, read once; None when nothing is."""
         n_bytes = path.stat().st_size
-        if self.n_bytes is not None and n_bytes != self.n_bytes:
-            return f"{n_bytes:,} bytes instead of {self.n_bytes:,}"
+        if (problem := self._wrong_size(n_bytes)) is not None:
+            return problem
         digest = Digest(self, n_bytes)
         digest.update_from(path)
         return self.problem(n_bytes, digest)
@@ -63,8 +68,8 @@ class Expected:
     def problem_of_object(self, there: RemoteFile) -> str | None:
         """What is wrong with an object behind a URL, read once as a stream; None when nothing is."""
         n_bytes = required_size(there)
-        if self.n_bytes is not None and n_bytes != self.n_bytes:
-            return f"{n_bytes:,} bytes instead of {self.n_bytes:,}"
+        if (problem := self._wrong_size(n_bytes)) is not None:
+            return problem
         digest = Digest(self, n_bytes)
         for chunk in read_from(there):
             digest.update(chunk)

@@ -16,6 +16,10 @@ if TYPE_CHECKING:
 __all__ = ["ask_json", "file_url", "head", "raise_for_status", "stream", "web_head", "web_stream"]
 
 
+_AS_IT_IS = {"Accept-Encoding": "identity"}
+"""No compression: sizes and ranges count the file's own bytes."""
+
+
 def file_url(repo_id: str, name: str, *, revision: str) -> str:
     """Where a file of a data set repository is served."""
     from huggingface_hub import constants, hf_hub_url
@@ -52,7 +56,7 @@ def stream(url: str, *, start: int = 0) -> Iterator[Any]:
     from huggingface_hub import constants
     from huggingface_hub.utils import http_stream_backoff
 
-    headers = {**_headers(), **({"Range": f"bytes={start}-"} if start else {})}
+    headers = {**_headers(), **_from(start)}
     with http_stream_backoff("GET", url, headers=headers, timeout=constants.HF_HUB_DOWNLOAD_TIMEOUT) as response:
         yield response
 
@@ -63,7 +67,7 @@ def web_stream(url: str, *, start: int = 0) -> Iterator[Any]:
     from huggingface_hub import constants
     from huggingface_hub.utils import http_stream_backoff
 
-    headers = {"Accept-Encoding": "identity", **({"Range": f"bytes={start}-"} if start else {})}
+    headers = {**_AS_IT_IS, **_from(start)}
     timeout = constants.HF_HUB_DOWNLOAD_TIMEOUT
     with http_stream_backoff("GET", url, headers=headers, timeout=timeout, follow_redirects=True) as response:
         yield response
@@ -75,8 +79,7 @@ def web_head(url: str) -> Any:
     from huggingface_hub.utils import http_backoff
 
     timeout = constants.HF_HUB_DOWNLOAD_TIMEOUT
-    headers = {"Accept-Encoding": "identity"}
-    return http_backoff("HEAD", url, headers=headers, timeout=timeout, follow_redirects=True)
+    return http_backoff("HEAD", url, headers={**_AS_IT_IS}, timeout=timeout, follow_redirects=True)
 
 
 def raise_for_status(response: Any) -> None:
@@ -86,8 +89,12 @@ def raise_for_status(response: Any) -> None:
     hf_raise_for_status(response)
 
 
+def _from(start: int) -> dict[str, str]:
+    return {"Range": f"bytes={start}-"} if start else {}
+
+
 def _headers() -> dict[str, str]:
-    """The library's headers, and no compression: sizes and ranges count the file's own bytes."""
+    """The library's headers, and no compression."""
     from huggingface_hub.utils import build_hf_headers
 
-    return {**build_hf_headers(library_name="tokenriver"), "Accept-Encoding": "identity"}
+    return {**build_hf_headers(library_name="tokenriver"), **_AS_IT_IS}

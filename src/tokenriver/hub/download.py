@@ -19,6 +19,7 @@ from tokenriver.hub.remote_sets import RemoteSet, find_sets
 from tokenriver.hub.repository import open_repository
 from tokenriver.hub.transfer import FetchJob, locked
 from tokenriver.shards.index import index_path
+from tokenriver.shards.layouts import MANIFEST
 from tokenriver.shards.manifest import parse_manifest, read_limited
 from tokenriver.shards.record import parse_record
 from tokenriver.storage.paths import is_remote, to_folder
@@ -163,7 +164,7 @@ def _listed(listing: Path) -> list[ManifestFile]:
         return []
     try:
         raw = read_limited(listing)
-        if listing.name == "_MANIFEST.json":
+        if listing.name == MANIFEST:
             return parse_manifest(raw, listing).files
         return parse_record(raw, listing).files
     except FormatError:

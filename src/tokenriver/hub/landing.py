@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tokenriver.files import PART_SUFFIX
+from tokenriver.files import PART_SUFFIX, part_of
 from tokenriver.hub.transfer import FetchJob, fetch_file, locked
 from tokenriver.storage.directory import RemoteDirectory, staging_directory
 from tokenriver.storage.objects import find_object
@@ -105,7 +105,7 @@ class Landing:
             fetch_file(repository, FetchJob(job.name, staged, job.expected), progress=report)
             there = upload_whole(staged, str(job.path))
             self._note(_Note(self._name(job.path), there.n_bytes, there.version, _digest(job.expected)))
-        for left in (staged, staged.with_name(staged.name + PART_SUFFIX)):
+        for left in (staged, part_of(staged)):
             left.unlink(missing_ok=True)
         if progress is not None:
             total = job.expected.n_bytes or 0

@@ -12,9 +12,16 @@ from tokenriver.files import file_size, is_file
 from tokenriver.hub.card import CardFacts, SideFacts
 from tokenriver.hub.names import below, checked_name, checked_root
 from tokenriver.shards.discover import find_data
-from tokenriver.shards.golf_manifest import GOLF_MANIFEST, GOLF_SIDECAR, GolfManifest, read_golf_manifest
+from tokenriver.shards.golf_manifest import (
+    GOLF_MANIFEST,
+    GOLF_SIDECAR,
+    REMOTE_ROOT,
+    REMOTE_ROOT_VARIABLE,
+    GolfManifest,
+    read_golf_manifest,
+)
 from tokenriver.shards.index import index_path
-from tokenriver.shards.layouts import BUILD_RECORD, CORPUS_RECORD, SPLITS, record_prefix
+from tokenriver.shards.layouts import BUILD_RECORD, CORPUS_RECORD, GOLF_NAME, SPLITS, record_prefix
 from tokenriver.shards.manifest import read_limited, render_json
 from tokenriver.shards.reader import read_headers
 from tokenriver.storage.paths import is_remote
@@ -25,9 +32,6 @@ if TYPE_CHECKING:
     from tokenriver.shards.found import DataSet
 
 __all__ = ["Upload", "find_uploads"]
-
-_REMOTE_ROOT = "datasets"
-_PREFIX_VARIABLE = "MATCHED_FINEWEB_REMOTE_ROOT_PREFIX"
 
 
 @dataclass(slots=True)
@@ -71,7 +75,7 @@ def _golf_root(directory: Path) -> tuple[GolfManifest | None, str]:
     path = directory / GOLF_MANIFEST
     if not is_file(path):
         return None, ""
-    prefix = checked_root(os.environ.get(_PREFIX_VARIABLE, _REMOTE_ROOT), source=_PREFIX_VARIABLE)
+    prefix = checked_root(os.environ.get(REMOTE_ROOT_VARIABLE, REMOTE_ROOT), source=REMOTE_ROOT_VARIABLE)
     return read_golf_manifest(path), f"{prefix}/" if prefix else ""
 
 
@@ -169,8 +173,8 @@ def _example(data_set: DataSet, folder: str, own: str, variant: str | None) -> s
     if data_set.layout == "tokens":
         return folder
     if variant is not None:
-        return f"datasets/{folder.rpartition('/')[2]}/fineweb_train_*.bin"
-    return "/".join(part for part in (folder, f"{own or 'fineweb'}_train_*.bin") if part)
+        return f"datasets/{folder.rpartition('/')[2]}/{GOLF_NAME}_train_*.bin"
+    return "/".join(part for part in (folder, f"{own or GOLF_NAME}_train_*.bin") if part)
 
 
 def _add_golf_root(upload: Upload, root: Path, golf: GolfManifest, prefix: str) -> None:

@@ -12,7 +12,7 @@ import msgspec
 from tokenriver.errors import HubError, UsageError
 from tokenriver.hub.transfer import fetch_bytes
 from tokenriver.shards.index import index_path
-from tokenriver.shards.layouts import BUILD_RECORD, CORPUS_RECORD, MANIFEST, SPLITS, Split
+from tokenriver.shards.layouts import BUILD_RECORD, CORPUS_RECORD, GOLF_NAME, MANIFEST, SPLITS, Split
 from tokenriver.shards.manifest import ManifestFile, TokensManifest, parse_manifest, render_json
 from tokenriver.shards.record import parse_record
 
@@ -135,7 +135,7 @@ def _is_listing(name: str) -> bool:
 def _label(name: str) -> str:
     """How a data set is called on the command line: its folder, and the name in it where several share one."""
     directory, _, listing = name.rpartition("/")
-    own = "" if listing == MANIFEST or listing == f"fineweb{BUILD_RECORD}" else listing.removesuffix(BUILD_RECORD)
+    own = "" if listing == MANIFEST or listing == GOLF_NAME + BUILD_RECORD else listing.removesuffix(BUILD_RECORD)
     return "/".join(part for part in (directory.removeprefix("tokens/"), own) if part) or "the repository itself"
 
 

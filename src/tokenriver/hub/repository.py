@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
     from contextlib import AbstractContextManager
 
-__all__ = ["Repository", "explained", "open_repository"]
+__all__ = ["Repository", "check_repository_id", "explained", "open_repository"]
 
 _REPO_ID = re.compile(r"[A-Za-z0-9._-]+(/[A-Za-z0-9._-]+)?")
 _SHA256 = re.compile(r"[0-9a-f]{64}")

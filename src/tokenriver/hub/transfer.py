@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import filelock
 
 from tokenriver.errors import FormatError, HubError, IntegrityError
-from tokenriver.files import PART_SUFFIX, fsync_directory, naming
+from tokenriver.files import fsync_directory, naming, part_of
 from tokenriver.hub.body import Body, forget_part
 from tokenriver.shards.header import HEADER_BYTES, parse_header
 from tokenriver.shards.manifest import MAX_JSON_BYTES, read_limited
@@ -81,7 +81,7 @@ def fetch_file(repository: Remote, job: FetchJob, *, progress: TransferSink | No
         if progress is not None:
             progress(job.name, done, max(total, done))
 
-    part = job.path.with_name(job.path.name + PART_SUFFIX)
+    part = part_of(job.path)
     job.path.parent.mkdir(parents=True, exist_ok=True)
     if _is_whole(job) and not part.exists() and not _lock_file(job.path).exists():
         report(total)

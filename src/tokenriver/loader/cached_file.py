@@ -5,14 +5,14 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from tokenriver.cache.fetch import CachedShard
 from tokenriver.errors import IntegrityError
 from tokenriver.shards.header import HEADER_BYTES, parse_header
 
 if TYPE_CHECKING:
-    from tokenriver.cache.fetch import CachedShard
     from tokenriver.loader.shard_file import ShardFile
 
-__all__ = ["LostError", "open_cached"]
+__all__ = ["LostError", "cached_shard", "open_cached"]
 
 
 class LostError(Exception):
@@ -21,6 +21,12 @@ class LostError(Exception):
     def __init__(self, index: int) -> None:
         super().__init__(index)
         self.index = index
+
+
+def cached_shard(shard: ShardFile) -> CachedShard:
+    """The file that a shard of a store has, or will have, in the cache."""
+    assert shard.origin is not None, "it lies in a store"
+    return CachedShard(shard.origin, shard.path.name, shard.header.file_bytes, shard.sha256)
 
 
 def open_cached(index: int, shard: ShardFile, cached: CachedShard, *, check_header: bool) -> int:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING, Any
 
-from tokenriver.cache.fetch import CachedShard
 from tokenriver.cache.keeper import Keeper
-from tokenriver.loader.cached_file import LostError, open_cached
+from tokenriver.loader.cached_file import LostError, cached_shard, open_cached
 from tokenriver.loader.stream import TokenReader
 
 if TYPE_CHECKING:
@@ -22,10 +21,7 @@ class CachedShards(TokenReader):
     """A TokenReader of the shards that are here, as far as the keeper knows; LostError where one is here no more."""
 
     def __init__(self, shards: Sequence[ShardFile], *, max_open: int) -> None:
-        self._cached = [
-            None if s.origin is None else CachedShard(s.origin, s.path.name, s.header.file_bytes, s.sha256)
-            for s in shards
-        ]
+        self._cached = [None if shard.origin is None else cached_shard(shard) for shard in shards]
         super().__init__(shards, max_open=max_open)
 
     def _renew(self) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
+from tokenriver.batches import offsets_of
 from tokenriver.errors import UsageError
 
 if TYPE_CHECKING:
@@ -88,8 +89,7 @@ class DealtPlan:
         firsts = np.arange(step, step + n_steps, dtype=np.int64) * self.global_batch_size + self.rank * self.batch_size
         n = self.source.n_rows(epoch)
         counts = np.full(n_steps, self.batch_size) if n is None else np.clip(n - firsts, 0, self.batch_size)
-        bounds = np.zeros(n_steps + 1, np.int64)
-        np.cumsum(counts, out=bounds[1:])
+        bounds = offsets_of(counts)
         return np.arange(bounds[-1]) + np.repeat(firsts - bounds[:-1], counts), bounds.tolist()
 
     def walk(

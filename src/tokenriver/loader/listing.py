@@ -9,44 +9,53 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tokenriver.errors import FormatError, IntegrityError, UsageError
+from tokenriver.resuming.names import JOURNAL
+from tokenriver.shards.index import INDEX_SUFFIX
+from tokenriver.shards.layouts import BUILD_RECORD, MANIFEST
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from tokenriver.loader.shard_file import ShardFile
+
 __all__ = [
-    "MANIFEST",
-    "TOKENS_NAME",
+    "check_counts",
     "choose_names",
     "each_once",
     "files_of_split",
     "manifest_files",
     "one_split",
     "one_vocabulary",
+    "other_count",
     "tokenizer_of",
     "without_indexes",
 ]
 
-MANIFEST = "_MANIFEST.json"
-_BUILD_SUFFIX = "_BUILD.json"
-_JOURNAL = "_JOURNAL"
 _SHARD_NAME = re.compile(r"(?P<dataset>.+)_(?P<split>train|val)(?:_(?P<index>\d+))?\.bin")
-TOKENS_NAME = re.compile(r"(?:train|val)-\d+\.bin")
+_TOKENS_NAME = re.compile(r"(?:train|val)-\d+\.bin")
 
 
-def choose_names(directory: str, names: list[str], *, split: str, explain: Callable[[], str]) -> str | list[str]:
+def choose_names(
+    directory: str, names: list[str], *, split: str, elsewhere: Callable[[], str] = lambda: ""
+) -> str | list[str]:
     """In a directory without a manifest: its one build record, or the shards of the split in order.
 
-    `names` are sorted. Raises UsageError (with `explain`'s words where nothing looks like shards) or IntegrityError.
+    `names` are sorted. Raises UsageError (with the words of `elsewhere`, if any, where nothing looks like shards) or
+    IntegrityError.
     """
-    journals = [name for name in names if name.endswith(_JOURNAL)]
+    journals = [name for name in names if name.endswith(JOURNAL)]
     if journals:
         raise UsageError(f"{directory}: unfinished, its build stopped ({journals[0]} is there); run the build again")
-    records = [name for name in names if name.endswith(_BUILD_SUFFIX) and name != _BUILD_SUFFIX]
+    records = [name for name in names if name.endswith(BUILD_RECORD) and name != BUILD_RECORD]
     if len(records) == 1:
         return records[0]
     matches = [match for name in names if (match := _SHARD_NAME.fullmatch(name))]
     if not matches:
-        raise UsageError(explain())
+        if any(_TOKENS_NAME.fullmatch(name) for name in names):
+            problem = f"unfinished, shards without {MANIFEST}; run the build again, or name the shards as a glob"
+        else:
+            problem = elsewhere() or f"no {MANIFEST} and no shards such as NAME_train_000000.bin"
+        raise UsageError(f"{directory}: {problem}")
     datasets = sorted({match["dataset"] for match in matches})
     if len(datasets) > 1:
         raise UsageError(
@@ -79,7 +88,7 @@ def one_split(names: Sequence[str], pattern: str, *, split: str) -> None:
     Val shards are taken without `split="val"`, which a pattern of them need not repeat.
     """
     splits = {match["split"] for name in names if (match := _SHARD_NAME.fullmatch(name))}
-    splits |= {name.split("-")[0] for name in names if TOKENS_NAME.fullmatch(name)}
+    splits |= {name.split("-")[0] for name in names if _TOKENS_NAME.fullmatch(name)}
     if len(splits) > 1:
         raise UsageError(f"{pattern} holds train and val shards; narrow it to one split")
     if split == "val" and splits == {"train"}:
@@ -102,7 +111,21 @@ def one_vocabulary(shards: Sequence[tuple[str, int]]) -> None:
 
 def without_indexes(names: Sequence[str]) -> list[str]:
     """What a pattern matched, without the document indexes of the shards: `train*` is meant for these alone."""
-    return [name for name in names if not name.endswith(".bin.index")]
+    return [name for name in names if not name.endswith(".bin" + INDEX_SUFFIX)]
+
+
+def check_counts(shards: Sequence[ShardFile], files: Sequence[dict[str, Any]], where: str) -> None:
+    """IntegrityError for a shard with another number of ids than a manifest or record, `where`, says."""
+    for shard, file in zip(shards, files, strict=True):
+        if shard.n_tokens != file["n_tokens"]:
+            raise other_count(shard.path, shard.n_tokens, file["n_tokens"], where)
+
+
+def other_count(path: object, n_tokens: int, listed: int, where: str) -> IntegrityError:
+    """The error for a shard with another number of ids than the one that is listed."""
+    return IntegrityError(
+        f"{path}: {n_tokens:,} ids, but {where} says {listed:,}; the shard is not the one that was built"
+    )
 
 
 def tokenizer_of(manifest: dict[str, Any]) -> tuple[str | None, int | None, str]:

@@ -60,13 +60,18 @@ def plan_mixture(mixture: Mixture, *, steps: int, **options: Any) -> MixPlan:
     """The plan of a run of `steps` steps; `options` are TrainLoader's. Only headers (and document indexes) are read."""
     if not 1 <= whole("steps", steps) < 1 << 40:
         raise UsageError(f"steps is at least 1 and below 2^40, not {steps}")
-    loader = TrainLoader(mixture, prefetch=0, **{"rank": 0, **options})  # a plan is of all ranks
-    end = loader.plan.steps(0)
-    steps = steps if end is None else min(steps, end)
+    loader, steps = _opened(mixture, steps, options)
     edges = sorted({0, steps, *(step for step, _ in mixture.phases if step < steps)})
     phases = tuple(_phase(loader, a, b) for a, b in pairwise(edges))
     tokens = steps * loader.global_batch_size * loader.seq_len
     return MixPlan(steps, tokens, phases, _phase(loader, 0, steps))
+
+
+def _opened(mixture: Mixture, steps: int, options: dict[str, Any]) -> tuple[TrainLoader, int]:
+    """The loader of a run, and its steps, or as many as there are. A plan is of all ranks."""
+    loader = TrainLoader(mixture, prefetch=0, **{"rank": 0, **options})
+    end = loader.plan.steps(0)
+    return loader, steps if end is None else min(steps, end)
 
 
 def _phase(loader: TrainLoader, start: int, stop: int) -> PhasePlan:
@@ -93,9 +98,7 @@ def draw_mixture(mixture: Mixture, path: Path, *, steps: int, **options: Any) ->
     ending = path.suffix.removeprefix(".").lower() or "png"
     if ending not in _ENDINGS:
         raise UsageError(f"{path}: a picture's name ends in .png, .svg or .pdf")
-    loader = TrainLoader(mixture, prefetch=0, **{"rank": 0, **options})
-    end = loader.plan.steps(0)
-    steps = steps if end is None else min(steps, end)
+    loader, steps = _opened(mixture, steps, options)
     points = sorted({round(k * steps / _POINTS) for k in range(_POINTS + 1)})
     counts = [loader.mixture_rows.counts(step) for step in points]
     figure = Figure(figsize=(8, 6), layout="constrained")

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-__all__ = ["MAX_OPEN", "OpenShards", "most_open"]
+__all__ = ["MAX_OPEN", "OpenNow", "OpenShards", "most_open"]
 
 MAX_OPEN = 128
 """Descriptors kept open, least recently used closed first; far below the usual limit of 1,024 (macOS: 256)."""
@@ -162,10 +162,6 @@ class OpenShards:
         while len(self._open) >= self._max_open:
             self._open.popitem(last=False)
         return self._reopen(index)
-
-    def _descriptor(self, index: int, now: float) -> int:
-        """Its descriptor."""
-        return self._held(index, now).descriptor
 
     def _look_again(self, index: int, opened: _Open, now: float) -> None:
         """Whether the open file changed, or lost its name to another: then look at what has the name now."""

@@ -7,7 +7,7 @@ ORDER_VERSION, since a saved state would then name other data.
 from __future__ import annotations
 
 import hashlib
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 
@@ -16,10 +16,10 @@ from tokenriver.errors import UsageError
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["ORDERS", "Order", "permute", "sequences"]
+__all__ = ["ORDERS", "Order", "permute"]
 
 Order = Literal["shuffled", "sequential", "block-shuffled"]
-ORDERS: tuple[Order, ...] = ("shuffled", "sequential", "block-shuffled")
+ORDERS: tuple[Order, ...] = get_args(Order)
 
 _ROUNDS = 4
 _BLOCK = 1 << 16
@@ -30,15 +30,6 @@ _SMALL = 1024
 
 _KEY = b"tokenriver order 1"
 _CONSTANT = np.uint32(0x2C1B3C6D)
-
-
-def sequences(order: Order, *, seed: int, epoch: int, start: int, stop: int, n: int) -> NDArray[np.int64]:
-    """Sequence numbers at positions [start, stop) of an epoch of n sequences, int64 [stop - start].
-
-    "sequential" is the identity. "shuffled" is `permute`.
-    """
-    positions = np.arange(start, stop, dtype=np.int64)
-    return positions if order == "sequential" else permute(positions, n=n, seed=seed, epoch=epoch)
 
 
 def permute(positions: NDArray[np.int64], *, n: int, seed: int, epoch: int, key: bytes = _KEY) -> NDArray[np.int64]:

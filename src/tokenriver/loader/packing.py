@@ -7,7 +7,7 @@ any row is found from its window alone. The same lengths always give the same ro
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 import numpy as np
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 __all__ = ["BEST_FIT_RULE", "PACKINGS", "Packing", "WindowRows", "best_fit_rows", "count_best_fit_rows"]
 
 Packing = Literal["concat", "bos-aligned", "best-fit"]
-PACKINGS: tuple[Packing, ...] = ("concat", "bos-aligned", "best-fit")
+PACKINGS: tuple[Packing, ...] = get_args(Packing)
 
 BEST_FIT_RULE = 2
 """The number of the rule of best-fit rows, kept in saved states. By rule 1 the last row of equal ones came first."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tokenriver.loader.segments import Segments
     from tokenriver.loader.stream import TokenReader
 
-__all__ = ["Pieces", "Prepared", "PreparedSteps", "prepare"]
+__all__ = ["Prepared", "PreparedSteps", "prepare"]
 
 
 class Column(NamedTuple):
@@ -142,14 +142,6 @@ class Prepared:
         if len(border_targets):
             mask.reshape(-1)[border_targets] = False
         return mask
-
-
-class Pieces(NamedTuple):
-    """Steps [first, stop) of some, to be read together."""
-
-    of: PreparedSteps
-    first: int
-    stop: int
 
 
 def prepare(

@@ -129,7 +129,7 @@ class RangeReader(OpenShards):
 
     def _read_bytes(self, index: int, offset: int, view: memoryview) -> None:
         """All bytes of a range of one shard, in as many calls as it takes."""
-        descriptor = self._descriptor(index, time.monotonic())
+        descriptor = self._held(index, time.monotonic()).descriptor
         while view:
             n = _preadv(descriptor, [view], offset)
             if n == len(view):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from tokenriver.cache.fetch import CachedSet, CachedShard
 
-__all__ = ["RangeReads"]
+__all__ = ["Range", "RangeReads"]
 
 _GAP = 32 << 10
 """Bytes between two ranges up to which they are one request: cheaper to send than to ask again."""

@@ -14,28 +14,30 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from tokenriver.cache.fetch import CachedSet, CachedShard
+from tokenriver.cache.fetch import CachedSet
 from tokenriver.cache.folder import is_own_name
 from tokenriver.cache.objects import Objects, describe
 from tokenriver.cache.settings import CacheSettings, cache_settings
 from tokenriver.errors import FormatError, IntegrityError, UsageError
 from tokenriver.files import sha256_file
+from tokenriver.loader.cached_file import cached_shard
 from tokenriver.loader.listing import (
-    MANIFEST,
-    TOKENS_NAME,
+    check_counts,
     choose_names,
     each_once,
     files_of_split,
     one_split,
+    other_count,
     tokenizer_of,
     without_indexes,
 )
 from tokenriver.loader.shard_file import SAMPLE_BYTES, ShardFile, read_shard_file
 from tokenriver.loader.source import ShardSource, together
 from tokenriver.shards.header import HEADER_BYTES, ShardHeader, parse_header
+from tokenriver.shards.layouts import MANIFEST
 from tokenriver.storage import is_url, to_path
 from tokenriver.storage.objects import below, find_object
-from tokenriver.storage.paths import scheme_of
+from tokenriver.storage.paths import is_web
 
 __all__ = ["hash_remote", "resolve_urls", "shards_at"]
 
@@ -65,27 +67,20 @@ def resolve_urls(urls: list[str], *, split: str, cache: CacheSettings | None) ->
     listing = objects.listing()
     if MANIFEST in listing or not listing:
         return _from_manifest(objects, MANIFEST, settings, split=split, listing=listing)
-    names = sorted(listing)
-    chosen = choose_names(url, names, split=split, explain=lambda: _explain(url, names))
+    chosen = choose_names(url, sorted(listing), split=split)
     if isinstance(chosen, str):
         return _from_manifest(objects, chosen, settings, split=split, listing=listing)
     return ShardSource(split, tuple(_sampled(_loose(objects, settings, listing, chosen), listing, chosen)))
 
 
-def _explain(url: str, names: list[str]) -> str:
-    if any(TOKENS_NAME.fullmatch(name) for name in names):
-        return f"{url}: unfinished, shards without {MANIFEST}; run the build again, or name the shards as a glob"
-    return f"{url}: no {MANIFEST} and no shards such as NAME_train_000000.bin"
-
-
 def _is_pattern(url: str) -> bool:
     """Whether a URL is one of many objects. An object or a prefix of exactly that name goes first, and "?" begins a
     query on the web."""
-    magic = "*" if scheme_of(url) in ("http", "https") else "*?["
+    magic = "*" if is_web(url) else "*?["
     if not is_url(url) or not any(c in url for c in magic) or find_object(url) is not None:
         return False
     with suppress(FileNotFoundError):  # no such bucket: said when the pattern matches nothing
-        return scheme_of(url) in ("http", "https") or not below(url, deep=False)
+        return is_web(url) or not below(url, deep=False)
     return True
 
 
@@ -163,7 +158,7 @@ def _from_manifest(
         seen = listing or _looked_up(objects, names)
         origin = replace(origin, key=_key(objects, _told(objects, seen, names, manifest=digest)))
         shards = _sampled(origin, {n: {"size": sizes[n]} for n in names}, names, hashes=hashes)
-        _check_counts(shards, chosen, where)
+        check_counts(shards, chosen, where)
     tokenizer, separator_id, position = tokenizer_of(manifest)
     return ShardSource(
         split,
@@ -223,11 +218,7 @@ def _derived(origin: CachedSet, files: list[dict[str, Any]], where: str) -> list
                 known[header.dtype.itemsize if n else 0] = header
         like = known.get(width)
         if like is None or body != n * width:
-            header = _header(origin, name)
-            raise IntegrityError(
-                f"{origin.objects.url_of(name)}: {header.n_tokens:,} ids, but {where} says {n:,}; the shard is not "
-                "the one that was built"
-            )
+            raise other_count(origin.objects.url_of(name), _header(origin, name).n_tokens, n, where)
         header = ShardHeader(like.variant, n, like.vocab_size)
         found.append(ShardFile(str(folder / name), header, 0, 0, b"", file["sha256"], origin))
     return found
@@ -237,15 +228,6 @@ def _header(origin: CachedSet, name: str) -> ShardHeader:
     size = origin.listed[name]
     (raw,) = origin.objects.ranges([(name, 0, min(HEADER_BYTES, size))]) if size else (b"",)
     return parse_header(raw, size, to_path(origin.objects.url_of(name)))
-
-
-def _check_counts(shards: list[ShardFile], files: list[dict[str, Any]], where: str) -> None:
-    for shard, file in zip(shards, files, strict=True):
-        if shard.n_tokens != file["n_tokens"]:
-            raise IntegrityError(
-                f"{shard.path}: {shard.n_tokens:,} ids, but {where} says {file['n_tokens']:,}; the shard is not "
-                "the one that was built"
-            )
 
 
 def _sampled(
@@ -274,7 +256,7 @@ def _sampled(
 def hash_remote(shard: ShardFile) -> str:
     """SHA-256 of a whole shard: of the cached file where there is one, else streamed."""
     assert shard.origin is not None
-    cached = CachedShard(shard.origin, shard.path.name, shard.header.file_bytes, shard.sha256)
+    cached = cached_shard(shard)
     if cached.is_whole():
         try:
             return sha256_file(cached.path)

@@ -12,12 +12,13 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
-from tokenriver.cache.fetch import CachedShard, fetch
+from tokenriver.cache.fetch import fetch
 from tokenriver.cache.folder import CacheFullError
 from tokenriver.cache.marks import mark_verified, sound
 from tokenriver.files import atomic_write
+from tokenriver.loader.cached_file import cached_shard
 from tokenriver.shards.header import HEADER_BYTES
-from tokenriver.shards.index import INDEX_SUFFIX, find_ends, parse_index
+from tokenriver.shards.index import INDEX_SUFFIX, ends_of, find_ends, parse_index
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -89,7 +90,7 @@ def _find(shard: ShardFile, separator_id: int, position: Literal["before", "afte
     """The ends by the separators; rules as shards.index.find_ends."""
     origin = shard.origin
     assert origin is not None
-    cached = CachedShard(origin, shard.path.name, shard.header.file_bytes, shard.sha256)
+    cached = cached_shard(shard)
     if cached.is_whole() or sum(origin.listed.values()) <= origin.folder.capacity():
         never = threading.Event()
         try:
@@ -107,8 +108,4 @@ def _find(shard: ShardFile, separator_id: int, position: Literal["before", "afte
         found.append(
             np.flatnonzero(np.frombuffer(raw, dtype) == separator_id) + (start - HEADER_BYTES) // dtype.itemsize
         )
-    places = np.concatenate(found)
-    ends = places[places > 0] if position == "before" else places + 1
-    if shard.n_tokens and (not len(ends) or ends[-1] != shard.n_tokens):
-        ends = np.append(ends, shard.n_tokens)
-    return ends
+    return ends_of(np.concatenate(found), shard.n_tokens, position)

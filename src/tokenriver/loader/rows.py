@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tokenriver.loader.block_rows import InBlocks
-    from tokenriver.loader.prepared import Pieces
+    from tokenriver.loader.prepared import PreparedSteps
     from tokenriver.loader.shard_file import ShardFile
 
-__all__ = ["Located", "Reads", "RowGroup", "Rows", "Span", "Steps"]
+__all__ = ["Located", "Pieces", "Reads", "RowGroup", "Rows", "Span", "Steps"]
 
 Reads = tuple["NDArray[np.int64]", "NDArray[np.int64]"]
 """First tokens and numbers of tokens of the ranges of the stream that a batch is read from."""
@@ -91,6 +91,14 @@ class Located(NamedTuple):
         rows = slice(k * n_rows, (k + 1) * n_rows)
         ranges = rows if len(self.shards) == len(self.starts) else slice(k, k + 1)
         return Located(self.starts[rows], self.length, self.shards[ranges], self.offsets[ranges], self.inside)
+
+
+class Pieces(NamedTuple):
+    """Steps [first, stop) of some that are prepared, to be read together."""
+
+    of: PreparedSteps
+    first: int
+    stop: int
 
 
 class Steps(NamedTuple):

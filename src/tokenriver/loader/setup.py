@@ -107,14 +107,7 @@ def set_up(
     """Resolve the source and make the plan. Raises what TrainLoader says."""
     if not isinstance(drop_last, bool | np.bool_):
         raise UsageError(f"drop_last is True or False, not {drop_last!r}")
-    if order == "block-shuffled" and (isinstance(source, Mixture) or packer.packing != "concat"):
-        what = "a mixture" if isinstance(source, Mixture) else f"packing={packer.packing!r}"
-        raise UsageError(f"order='block-shuffled' is for the flat stream of one data set; {what} takes 'shuffled'")
-    if (packer.marks or packer.packing != "concat") and batch_size * seq_len > _MOST_INPUTS:
-        raise UsageError(
-            f"a batch of {batch_size:,} rows x {seq_len:,} targets is more than the {_MOST_INPUTS:,} inputs in which "
-            "documents can be marked (cu_seqlens are int32); take fewer rows, or shorter ones"
-        )
+    _check_packing(packer, order, isinstance(source, Mixture), batch_size, seq_len)
     shape: dict[str, Any] = {"seq_len": seq_len, "order": order, "seed": seed}
     deal: dict[str, Any] = {**shape, "batch_size": batch_size, "world_size": world_size, "rank": rank}
     if not isinstance(source, Mixture):
@@ -150,6 +143,18 @@ def set_up(
     if all(finder.ready for finder, _ in setup.finders):
         setup.plan.steps(0)
     return setup
+
+
+def _check_packing(packer: Packer, order: Order, mixed: bool, batch_size: int, seq_len: int) -> None:
+    """UsageError for an order that rows of documents do not have, and for more inputs than they can be marked in."""
+    if order == "block-shuffled" and (mixed or packer.packing != "concat"):
+        what = "a mixture" if mixed else f"packing={packer.packing!r}"
+        raise UsageError(f"order='block-shuffled' is for the flat stream of one data set; {what} takes 'shuffled'")
+    if (packer.marks or packer.packing != "concat") and batch_size * seq_len > _MOST_INPUTS:
+        raise UsageError(
+            f"a batch of {batch_size:,} rows x {seq_len:,} targets is more than the {_MOST_INPUTS:,} inputs in which "
+            "documents can be marked (cu_seqlens are int32); take fewer rows, or shorter ones"
+        )
 
 
 def _rows_of(

@@ -11,6 +11,7 @@ from pathlib import Path
 from stat import S_ISREG
 from typing import TYPE_CHECKING
 
+from tokenriver.cpus import available_cpus
 from tokenriver.errors import FormatError
 from tokenriver.files import sha256_file
 from tokenriver.shards.header import HEADER_BYTES, ShardHeader, parse_header
@@ -102,5 +103,5 @@ def hash_shards(shards: Sequence[ShardFile]) -> list[str]:
 
         return hash_remote(shard)
 
-    with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as pool:
+    with ThreadPoolExecutor(min(8, available_cpus())) as pool:
         return list(pool.map(hash_one, shards))

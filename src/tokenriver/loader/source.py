@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING, Any
 from tokenriver.errors import FormatError, IntegrityError, UsageError
 from tokenriver.loader.fingerprint import Fingerprint
 from tokenriver.loader.listing import (
-    MANIFEST,
-    TOKENS_NAME,
+    check_counts,
     choose_names,
     each_once,
     files_of_split,
@@ -29,6 +28,7 @@ from tokenriver.loader.listing import (
     without_indexes,
 )
 from tokenriver.loader.shard_file import ShardFile, read_shard_file, read_shard_files
+from tokenriver.shards.layouts import MANIFEST, SPLITS
 from tokenriver.storage import is_url, to_path
 from tokenriver.storage.paths import named as require_name
 
@@ -84,7 +84,7 @@ def resolve(source: Source, *, split: str, cache: CacheSettings | None = None) -
     Raises UsageError for a source that names nothing or two things, IntegrityError for a shard that is missing or
     disagrees with its manifest, FormatError for a file that is no shard, and OSError when a file cannot be read.
     """
-    if split not in ("train", "val"):
+    if split not in SPLITS:
         raise UsageError(f"split is 'train' or 'val', not {split!r}")
     single = isinstance(source, str | os.PathLike) or hasattr(source, "fs")
     if not single and (isinstance(source, bytes | Mapping) or not isinstance(source, Iterable)):
@@ -123,23 +123,18 @@ def _from_directory(directory: Path, *, split: str) -> ShardSource:
     if (directory / MANIFEST).is_file():
         return _from_manifest(directory / MANIFEST, split=split)
     names = sorted(entry.name for entry in os.scandir(directory))
-    chosen = choose_names(str(directory), names, split=split, explain=lambda: _explain_directory(directory, names))
+    chosen = choose_names(str(directory), names, split=split, elsewhere=lambda: _below(directory))
     if isinstance(chosen, str):
         return _from_manifest(directory / chosen, split=split)
     return _from_paths([os.path.join(directory, name) for name in chosen], split=split)  # noqa: PTH118
 
 
-def _explain_directory(directory: Path, names: Sequence[str]) -> str:
-    """Why a directory is no data set, and what was probably meant."""
-    if any(TOKENS_NAME.fullmatch(name) for name in names):
-        return f"{directory}: unfinished, shards without {MANIFEST}; run the build again, or name the shards as a glob"
+def _below(directory: Path) -> str:
+    """What was probably meant with a directory that is no data set: those below it, if there are any."""
     below = sorted(directory.glob(f"*/{MANIFEST}")) or sorted(directory.glob(f"tokens/*/*/{MANIFEST}"))
     below = below or sorted(directory.glob(f"*/*/{MANIFEST}"))
-    if below:
-        return f"{directory}: no data set itself; there is one in {below[0].parent}" + (
-            f" and {len(below) - 1} more" if len(below) > 1 else ""
-        )
-    return f"{directory}: no {MANIFEST} and no shards such as NAME_train_000000.bin"
+    more = f" and {len(below) - 1} more" if len(below) > 1 else ""
+    return f"no data set itself; there is one in {below[0].parent}{more}" if below else ""
 
 
 def _from_paths(paths: list[str], *, split: str, named: str = "") -> ShardSource:
@@ -185,12 +180,7 @@ def _from_manifest(path: Path, *, split: str) -> ShardSource:
         )
     paths = [os.path.join(path.parent, file["name"]) for file in chosen]  # noqa: PTH118
     shards = read_shard_files(paths, [file.get("sha256") for file in chosen])
-    for shard, file in zip(shards, chosen, strict=True):
-        if shard.n_tokens != file["n_tokens"]:
-            raise IntegrityError(
-                f"{shard.path}: {shard.n_tokens:,} ids, but {path.name} says {file['n_tokens']:,}; the shard is not "
-                "the one that was built"
-            )
+    check_counts(shards, chosen, path.name)
     is_manifest = path.name == MANIFEST
     tokenizer, separator_id, position = tokenizer_of(manifest)
     return ShardSource(

@@ -7,16 +7,15 @@ background thread reads another.
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tokenriver.cpus import available_cpus
 from tokenriver.loader.batch import Raw
 from tokenriver.loader.many_reads import FEWEST
 from tokenriver.loader.plan import Plan
-from tokenriver.loader.prepared import Pieces
-from tokenriver.loader.rows import Located, RowGroup, Steps
+from tokenriver.loader.rows import Located, Pieces, RowGroup, Steps
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,7 +48,7 @@ def steps_together(assembly: Assembly) -> int:
         or n_bytes > _LARGE_BYTES
         or reader.far
         or assembly.plan.order == "block-shuffled"
-        or _n_cpus() < 2
+        or available_cpus() < 2
     ):
         return 0
     return n if reader.at_once is not None else 0
@@ -115,8 +114,3 @@ class StepGroups:
                 yield buffer, a.patched(steps.epoch, steps.step + k, own)
             else:
                 yield buffer, a.fill(buffer, (steps.epoch, steps.step + k, own))
-
-
-def _n_cpus() -> int:
-    """Processors that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
+from tokenriver.batches import offsets_of
 from tokenriver.errors import IntegrityError
 from tokenriver.loader.many_reads import FEWEST
 from tokenriver.loader.open_shards import MAX_OPEN, most_open
@@ -27,8 +28,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tokenriver.loader.order import Order
-    from tokenriver.loader.prepared import Pieces, Prepared
-    from tokenriver.loader.rows import Reads, RowGroup, Rows
+    from tokenriver.loader.prepared import Prepared
+    from tokenriver.loader.rows import Pieces, Reads, RowGroup, Rows
     from tokenriver.loader.shard_file import ShardFile
 
 __all__ = ["MAX_OPEN", "SHARDS_AHEAD", "TokenReader", "open_reader"]
@@ -50,8 +51,7 @@ class TokenReader(RangeReader):
     def __init__(self, shards: Sequence[ShardFile], *, max_open: int | None = None) -> None:
         self._given_max_open = max_open
         super().__init__(shards, max_open=most_open(len(shards)) if max_open is None else max_open)
-        self.bounds = np.zeros(len(self.shards) + 1, np.int64)
-        np.cumsum([shard.n_tokens for shard in self.shards], out=self.bounds[1:])
+        self.bounds = offsets_of([shard.n_tokens for shard in self.shards])
         self._ends = self.bounds.tolist()
         self.n_tokens = self._ends[-1]
         self.dtype = max((shard.header.dtype for shard in self.shards), key=lambda dtype: dtype.itemsize)

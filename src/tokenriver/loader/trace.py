@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,6 +12,7 @@ from tokenriver.errors import UsageError
 from tokenriver.loader.documents import indexed_ends
 from tokenriver.loader.plan import Plan
 from tokenriver.loader.segments import Segments
+from tokenriver.shards.index import Separator
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,14 +27,6 @@ __all__ = ["DocumentPart", "RowTrace", "Separator", "trace_step"]
 
 _STEP = 1 << 22
 """Ids read at a time while separators are counted."""
-
-
-@dataclass(frozen=True, slots=True)
-class Separator:
-    """The id that stands before (or after) each document."""
-
-    id: int
-    position: Literal["before", "after"] = "before"
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tokenriver.files import PART_SUFFIX
 from tokenriver.hub.repository import Repository
 from tokenriver.recipes.archive import is_archive
 from tokenriver.recipes.plan import RecipePlan, disk_needed, free_bytes, measure, text_bytes_of
-from tokenriver.shards.header import VARIANTS, variant_for
+from tokenriver.shards.header import dtype_of, variant_for
 from tokenriver.shards.layouts import parse_shard_name
 from tokenriver.storage.paths import is_remote, shown
 
@@ -74,7 +75,7 @@ def make_plan(
 
 def _width(tokenizer: Tokenizer, options: RecipeOptions) -> int:
     variant = "llama-3" if options.file_format == "llama-3" else variant_for(tokenizer.vocab_size)
-    return int(VARIANTS[variant][2].itemsize)
+    return dtype_of(variant).itemsize
 
 
 def _source_disk(recipe: Recipe, options: RecipeOptions, found: FoundFiles) -> int:
@@ -97,7 +98,7 @@ def _present(directory: Path, dataset: str) -> int:
         return 0
     total = 0
     for path in directory.iterdir():
-        name = parse_shard_name(path.name.removesuffix(".part"))
+        name = parse_shard_name(path.name.removesuffix(PART_SUFFIX))
         if name is not None and name.dataset in ("", dataset):
             total += path.stat().st_size
     return total

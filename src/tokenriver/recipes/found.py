@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlsplit
 import msgspec
 
 from tokenriver.errors import CorpusError, HubError, UsageError
-from tokenriver.files import PART_SUFFIX, atomic_write, file_size, is_file, sha256_file
+from tokenriver.files import atomic_write, file_size, is_file, part_of, sha256_file
 from tokenriver.hub.body import forget_part
 from tokenriver.hub.checks import Expected
 from tokenriver.hub.names import below, checked_name
@@ -76,7 +76,7 @@ class FoundFiles:
         """Bytes that are not on this machine yet, parts of an earlier run counted as there."""
         left = 0
         for job, size in zip(self.jobs, self.n_bytes, strict=False):
-            there = next((p.stat().st_size for p in (job.path, _part(job)) if p.exists()), 0)
+            there = next((p.stat().st_size for p in (job.path, part_of(job.path)) if p.exists()), 0)
             left += max(0, size - there)
         return left
 
@@ -260,11 +260,7 @@ def forget_unpinned(found: FoundFiles) -> None:
     for job in found.jobs:
         if job.expected.sha256 is None and job.expected.git_id is None:
             job.path.unlink(missing_ok=True)
-            forget_part(_part(job))
-
-
-def _part(job: FetchJob) -> Path:
-    return job.path.with_name(job.path.name + PART_SUFFIX)
+            forget_part(part_of(job.path))
 
 
 def _on_the_web(recipe: Recipe, folder: Path, *, restart: bool) -> FoundFiles:

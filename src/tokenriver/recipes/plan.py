@@ -9,7 +9,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from tokenriver.errors import UsageError
-from tokenriver.files import human_bytes, human_count
+from tokenriver.files import human_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,12 +60,12 @@ class RecipePlan:
         noun = "file" if self.files == 1 else "files"
         fetch = f"{human_bytes(self.fetch_bytes)} to fetch" if self.fetch_bytes else "nothing to fetch"
         if self.n_unsized:
-            fetch = f"{human_count(self.n_unsized)} to fetch of a size that the server does not tell, not counted below"
+            fetch = f"{self.n_unsized:,} to fetch of a size that the server does not tell, not counted below"
         lines = [
-            f"recipe {self.recipe}: {human_count(self.files)} {noun} of {self.source}, {fetch}",
+            f"recipe {self.recipe}: {self.files:,} {noun} of {self.source}, {fetch}",
         ]
         if self.tokens is not None:
-            listed = ", ".join(f"{human_count(n)} ({name})" for name, n in self.tokens.items())
+            listed = ", ".join(f"{n:,} ({name})" for name, n in self.tokens.items())
             lines.append(f"tokens: about {listed}")
         lines.append(f"disk: about {human_bytes(self.disk_bytes)} needed, {human_bytes(self.free_bytes)} free")
         if self.seconds:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tokenriver.errors import ResumeError
-from tokenriver.files import fsync_directory, naming
+from tokenriver.files import fsync_directory, naming, write_all
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -78,10 +78,9 @@ class RedoLog:
     def append(self, entry: dict[str, Any], *, sync: bool = True) -> None:
         """Add a line; with `sync` it is on disk, and all before it, when this returns. From any thread."""
         assert self._file is not None, "begin or reopen first"
-        view = memoryview(msgspec.json.encode(entry) + b"\n")
+        line = msgspec.json.encode(entry) + b"\n"
         with self._appending, naming(self.path):
-            while view:
-                view = view[os.write(self._file, view) :]
+            write_all(self._file, line)
             if sync:
                 os.fsync(self._file)
 

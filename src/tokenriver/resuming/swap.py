@@ -107,7 +107,8 @@ class Swap:
         def copy(name: str) -> str:
             if name not in found or found[name].n_bytes != state.files[name]:
                 raise IntegrityError(
-                    f"{shown(self.anew.url_of(name))}: it is not there as it was uploaded; give --restart to begin anew"
+                    f"{shown(self.anew.url_of(name))}: it is not there as it was uploaded",
+                    advice=("give --restart to begin anew",),
                 )
             copy_object(found[name], self.there.url_of(name))
             return name

@@ -6,6 +6,7 @@ Nothing is read here but names, manifests and build records.
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -13,14 +14,13 @@ from typing import TYPE_CHECKING
 
 from tokenriver.errors import FormatError
 from tokenriver.files import PART_SUFFIX, open_binary
-from tokenriver.shards.found import DataSet, Finding, Found
+from tokenriver.resuming.names import JOURNAL, OVERWRITE
+from tokenriver.shards.found import DataSet, Finding, Found, without_path
 from tokenriver.shards.index import INDEX_SUFFIX
 from tokenriver.shards.layouts import (
     BUILD_RECORD,
     CORPUS_RECORD,
-    JOURNAL,
     MANIFEST,
-    OVERWRITE,
     parse_shard_name,
     record_prefix,
 )
@@ -108,8 +108,7 @@ def _find_shard(path: Path, beside: Found) -> Found:
     """One shard, with what a manifest or record beside it says of it."""
     listing = next((d for d in beside.data_sets if any(f.name == path.name for f in d.files)), None)
     if listing is not None:
-        fields = {name: getattr(listing, name) for name in DataSet.__dataclass_fields__}
-        return Found(data_sets=[DataSet(**{**fields, "only": path.name})])
+        return Found(data_sets=[replace(listing, only=path.name)])
     return Found(loose=[path], findings=[f for f in beside.findings if f.path == path])
 
 
@@ -238,10 +237,9 @@ def _record_or_finding(found: Found, path: Path) -> BuildRecord | None:
 
 
 def _finding(path: Path, error: FormatError | OSError) -> Finding:
-    text = error.strerror or str(error) if isinstance(error, OSError) else str(error)
     if isinstance(error, OSError) and error.filename and not is_remote(path):
         path = Path(error.filename)
-    return Finding(path, text.removeprefix(f"{path}: "))
+    return Finding(path, without_path(error, path))
 
 
 def _sort_out_rest(found: Found, directory: Path, shards: list[str]) -> None:

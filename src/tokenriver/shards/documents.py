@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from tokenriver.errors import UsageError
 from tokenriver.shards.discover import find_data
+from tokenriver.shards.index import Separator
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,14 +20,6 @@ __all__ = ["Separator", "count_documents", "document_bounds", "known_separator",
 
 _STEP = 1 << 22
 """Ids looked at in one step, so that a pass over a large shard does not fill the memory."""
-
-
-@dataclass(frozen=True, slots=True)
-class Separator:
-    """The id that stands before (or after) each document."""
-
-    id: int
-    position: Literal["before", "after"] = "before"
 
 
 class HasSeparator(Protocol):

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tokenriver.shards.manifest import ManifestFile, TokensManifest
     from tokenriver.shards.record import BuildRecord
 
-__all__ = ["DataSet", "Finding", "Found"]
+__all__ = ["DataSet", "Finding", "Found", "without_path"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,3 +87,9 @@ class Found:
         ]
         self.loose += [p for p in other.loose if p not in self.loose]
         self.findings += [f for f in other.findings if f not in self.findings]
+
+
+def without_path(error: Exception, path: Path) -> str:
+    """What an error says of a file, for a finding, which names the file itself."""
+    text = error.strerror or str(error) if isinstance(error, OSError) else str(error)
+    return text.removeprefix(f"{path}: ")

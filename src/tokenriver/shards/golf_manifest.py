@@ -23,6 +23,8 @@ __all__ = [
     "GOLF_DOCS",
     "GOLF_MANIFEST",
     "GOLF_SIDECAR",
+    "REMOTE_ROOT",
+    "REMOTE_ROOT_VARIABLE",
     "GolfDataset",
     "GolfManifest",
     "GolfSidecar",
@@ -37,6 +39,10 @@ __all__ = [
 GOLF_MANIFEST = "manifest.json"
 GOLF_DOCS = "docs_selected.jsonl"
 GOLF_SIDECAR = "docs_selected.source_manifest.json"
+
+REMOTE_ROOT = "datasets"
+"""Folder of a repository that an export is in; REMOTE_ROOT_VARIABLE of the environment names another."""
+REMOTE_ROOT_VARIABLE = "MATCHED_FINEWEB_REMOTE_ROOT_PREFIX"
 
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**62)]
 _Files = Annotated[int, msgspec.Meta(ge=0, le=10**6)]

@@ -23,6 +23,7 @@ __all__ = [
     "VARIANTS",
     "ShardHeader",
     "Variant",
+    "dtype_of",
     "parse_header",
     "variant_for",
 ]
@@ -61,7 +62,7 @@ class ShardHeader:
     @property
     def dtype(self) -> np.dtype[np.unsignedinteger]:
         """Little-endian dtype of an id."""
-        return VARIANTS[self.variant][2]
+        return dtype_of(self.variant)
 
     @property
     def file_bytes(self) -> int:
@@ -78,6 +79,11 @@ class ShardHeader:
         if self.variant != "llama-3":
             header[3] = self.vocab_size
         return header.tobytes()
+
+
+def dtype_of(variant: Variant) -> np.dtype[np.unsignedinteger]:
+    """Little-endian dtype of an id."""
+    return VARIANTS[variant][2]
 
 
 def variant_for(vocab_size: int) -> Variant:

@@ -7,7 +7,6 @@ all it needs, since loading uses it too.
 
 from __future__ import annotations
 
-import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
@@ -17,7 +16,8 @@ import numpy as np
 from tokenriver.batches import places_of_true
 from tokenriver.errors import FormatError, UsageError
 from tokenriver.files import atomic_write, open_binary
-from tokenriver.shards.header import HEADER_BYTES, ShardHeader, parse_header
+from tokenriver.shards.header import HEADER_BYTES, ShardHeader
+from tokenriver.shards.reader import read_header
 from tokenriver.storage.paths import is_remote
 
 if TYPE_CHECKING:
@@ -29,6 +29,8 @@ __all__ = [
     "INDEX_DTYPE",
     "INDEX_SUFFIX",
     "IndexFacts",
+    "Separator",
+    "ends_of",
     "find_ends",
     "index_path",
     "index_problem",
@@ -54,6 +56,14 @@ class IndexFacts:
     n_tokens: int
 
 
+@dataclass(frozen=True, slots=True)
+class Separator:
+    """The id that stands before (or after) each document."""
+
+    id: int
+    position: Literal["before", "after"] = "before"
+
+
 def index_path(shard: Path) -> Path:
     """Where the index of a shard is."""
     return shard.with_name(shard.name + INDEX_SUFFIX)
@@ -68,17 +78,19 @@ def find_ends(
     here of one that began in the shard before (goes on in the next). A shard without ids has none. Two threads by
     default. Raises FormatError when the file is no shard, OSError when it cannot be read.
     """
-    with open_binary(path) as file:
-        header = parse_header(file.read(HEADER_BYTES) or b"", file.seek(0, os.SEEK_END), path)
+    header = read_header(path)
     if separator_id > np.iinfo(header.dtype).max:
         found = np.zeros(0, np.int64)
     else:
         # Behind a URL one thread reads, in one stream that is fetched ahead.
         found = _positions(path, header, separator_id, 1 if is_remote(path) else threads or 2)
-    ends = found[found > 0] if position == "before" else found + 1
-    if header.n_tokens and (not len(ends) or ends[-1] != header.n_tokens):
-        ends = np.append(ends, header.n_tokens)
-    return ends
+    return ends_of(found, header.n_tokens, position)
+
+
+def ends_of(separators: NDArray[np.int64], n_tokens: int, position: Literal["before", "after"]) -> NDArray[np.int64]:
+    """The documents' ends in a shard, from where its separators stand; rules as `find_ends`."""
+    ends = separators[separators > 0] if position == "before" else separators + 1
+    return np.append(ends, n_tokens) if n_tokens and (not len(ends) or ends[-1] != n_tokens) else ends
 
 
 def _positions(path: Path, header: ShardHeader, wanted: int, threads: int) -> NDArray[np.int64]:
@@ -126,8 +138,7 @@ def index_shard(
 
     Raises as `find_ends`, and UsageError for a separator that is no id of the shard: one document would replace all.
     """
-    with open_binary(path) as file:
-        header = parse_header(file.read(HEADER_BYTES) or b"", file.seek(0, os.SEEK_END), path)
+    header = read_header(path)
     limit = header.vocab_size or int(np.iinfo(header.dtype).max) + 1
     if not 0 <= separator_id < limit:
         raise UsageError(f"{path}: separator {separator_id} is no id of this shard, which holds ids below {limit:,}")

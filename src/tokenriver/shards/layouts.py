@@ -20,11 +20,8 @@ __all__ = [
     "BUILD_RECORD",
     "CORPUS_RECORD",
     "GOLF_NAME",
-    "JOURNAL",
     "LAYOUTS",
     "MANIFEST",
-    "OVERWRITE",
-    "SEGMENTS",
     "SPLITS",
     "Layout",
     "ShardName",
@@ -50,10 +47,6 @@ GOLF_NAME = "fineweb"
 MANIFEST = "_MANIFEST.json"
 BUILD_RECORD = "_BUILD.json"
 CORPUS_RECORD = "_CORPUS.json"
-JOURNAL = "_JOURNAL"
-OVERWRITE = "_OVERWRITE"
-"""Folder beside a finished data set in which `--overwrite` builds the one that takes its place."""
-SEGMENTS = "_SEGMENTS"
 
 _DIGITS: dict[Layout, int] = {"tokens": 5, "llmc": 6, "golf": 6}
 _TOKENS_NAME = re.compile(r"(?P<split>train|val)-(?P<index>[0-9]{5})\.bin")

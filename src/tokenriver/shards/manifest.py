@@ -7,7 +7,6 @@ worth recording goes into the build record beside it (record.py).
 from __future__ import annotations
 
 import json
-import re
 from importlib import resources
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
@@ -23,8 +22,10 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 __all__ = [
+    "MAX_JSON_BYTES",
     "ManifestFile",
     "TokensManifest",
+    "decode_json",
     "manifest_schema",
     "parse_manifest",
     "read_limited",
@@ -42,7 +43,6 @@ MAX_JSON_BYTES = 256 << 20
 _Sha256 = Annotated[str, msgspec.Meta(pattern="^[0-9a-f]{64}$", max_length=64)]
 _Count = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 _Name = Annotated[str, msgspec.Meta(min_length=1)]
-_SHARD_NAME = re.compile(r"(train|val)-[0-9]{5}\.bin")
 
 T = TypeVar("T")
 
@@ -92,10 +92,10 @@ def parse_manifest(raw: bytes, path: Path) -> TokensManifest:
     manifest = decode_json(raw, TokensManifest, path)
     seen = set()
     for i, file in enumerate(manifest.files):
-        if not _SHARD_NAME.fullmatch(file.name):
-            raise FormatError(f"{path}: files[{i}].name is {file.name!r}, not a name like train-00000.bin")
         name = parse_shard_name(file.name)
-        if name is None or name.split != file.split:
+        if name is None or name.dataset:
+            raise FormatError(f"{path}: files[{i}].name is {file.name!r}, not a name like train-00000.bin")
+        if name.split != file.split:
             raise FormatError(f"{path}: files[{i}].split is {file.split!r}, but its name is {file.name}")
         if file.name in seen:
             raise FormatError(f"{path}: files[{i}].name: {file.name} is listed twice")

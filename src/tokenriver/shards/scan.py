@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from tokenriver.batches import places_of_true
+from tokenriver.cpus import available_cpus
 from tokenriver.errors import FormatError
 from tokenriver.files import open_binary
 from tokenriver.shards.header import HEADER_BYTES, ShardHeader, parse_header
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 
     from tokenriver.shards.index_check import IndexCheck
 
-__all__ = ["Crew", "ShardScan", "available_cpus", "scan_shard"]
+__all__ = ["Crew", "ShardScan", "scan_shard"]
 
 T = TypeVar("T")
 
@@ -60,13 +61,6 @@ class ShardScan:
     last_id: int | None
     too_large: tuple[int, int] | None
     separators: int | None
-
-
-def available_cpus() -> int:
-    """Processors that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 class Crew:

@@ -15,7 +15,7 @@ from tokenriver.errors import FormatError, UsageError
 from tokenriver.files import file_exists, open_binary, sha256_file
 from tokenriver.shards.checks import data_set_problems, id_problem, key_order_problem, shard_problems
 from tokenriver.shards.discover import find_data
-from tokenriver.shards.found import DataSet, Finding
+from tokenriver.shards.found import DataSet, Finding, without_path
 from tokenriver.shards.index import index_path
 from tokenriver.shards.index_check import IndexCheck
 from tokenriver.shards.layouts import BUILD_RECORD, MANIFEST
@@ -132,7 +132,7 @@ def _judge(
         report.findings.append(Finding(path, f"missing: {source} lists it"))
         return None
     except (FormatError, OSError) as error:
-        report.findings.append(Finding(path, _without_path(error, path)))
+        report.findings.append(Finding(path, without_path(error, path)))
         return None
     report.files_checked += 1
     report.tokens += scan.header.n_tokens
@@ -224,9 +224,3 @@ def _check_corpus_manifest(path: Path, data_set: DataSet) -> list[Finding]:
         return _corpus_finding(path, data_set)
     except OSError as error:
         return [Finding(path, f"the corpus's manifest: {error.strerror or error}")]
-
-
-def _without_path(error: Exception, path: Path) -> str:
-    if isinstance(error, OSError):
-        return error.strerror or str(error)
-    return str(error).removeprefix(f"{path}: ")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from tokenriver.errors import FormatError, UsageError
-from tokenriver.files import PART_SUFFIX, fsync_directory, naming, refuse_what_is_no_file, sha256_file, sole_writer
+from tokenriver.files import fsync_directory, naming, part_of, refuse_what_is_no_file, sha256_file, sole_writer
 from tokenriver.shards.header import MAX_SHARD_TOKENS, VARIANTS, ShardHeader, Variant, variant_for
 from tokenriver.storage.paths import is_remote, to_output
 from tokenriver.storage.uploading import upload_whole
@@ -75,7 +75,7 @@ class ShardWriter:
     def __init__(self, path: Path, *, variant: Variant, vocab_size: int = 0, keep_tokens: int = 0) -> None:
         refuse_what_is_no_file(path)
         self.path = path
-        self.part = path.with_name(path.name + PART_SUFFIX)
+        self.part = part_of(path)
         self.n_tokens = keep_tokens
         self._header = ShardHeader(variant, keep_tokens, vocab_size)
         self._vocab_size = vocab_size
@@ -197,7 +197,7 @@ def write_shard(
     if is_remote(path):
         return _write_remote(path, narrow, variant, vocab_size)
     refuse_what_is_no_file(path)
-    with sole_writer(path.with_name(path.name + PART_SUFFIX)):
+    with sole_writer(part_of(path)):
         writer = ShardWriter(path, variant=variant, vocab_size=0 if variant == "llama-3" else vocab_size)
         try:
             writer.append(narrow)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import tempfile
 from functools import cache
 from pathlib import Path
@@ -35,7 +36,7 @@ def local_copy(url: str) -> Path:
     folder.mkdir()
     there = below(url, deep=False)
     if not there:
-        raise FileNotFoundError(2, "no such object or prefix", shown(url))
+        raise FileNotFoundError(errno.ENOENT, "no such object or prefix", shown(url))
     _fetch({folder / name: file for name, file in there.items()}, url)
     return folder
 

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 __all__ = [
+    "PASSING_STATUS",
     "RETRY_SECONDS",
     "StorageWarning",
     "explained",
@@ -35,7 +36,13 @@ T = TypeVar("T")
 RETRY_SECONDS = (1.0, 3.0, 9.0, 27.0)
 """Waits between our own tries, up to a fourth more by chance, so that many readers do not come back together."""
 
-_PASSING_STATUS = (408, 425, 429)
+PASSING_STATUS = (408, 425, 429)
+"""Refusals (4xx) that pass by themselves: too slow, too early, too many."""
+
+_GONE_STATUS = (404, 410)
+_CLIENTS = ("aiohttp", "botocore", "aiobotocore", "requests", "httpx")
+"""Packages whose errors are a connection's, unless they are said to be something else."""
+
 _wait = threading.Event().wait
 
 
@@ -78,7 +85,7 @@ def explained(error: Exception, url: str, offset: int | None = None) -> OSError:
     """The error for a user; without credentials, whatever the client put into its own."""
     where, said = shown(url), shown(_first_line(error))
     status = _status(error)
-    if isinstance(error, FileNotFoundError) or status in (404, 410):
+    if isinstance(error, FileNotFoundError) or status in _GONE_STATUS:
         what = "the bucket does not exist" if no_bucket(error) else "no such object or prefix"
         return FileNotFoundError(errno.ENOENT, what, where)
     if isinstance(error, PermissionError) or status in (401, 403):
@@ -105,10 +112,7 @@ def hidden_failure(error: Exception) -> Exception | None:
     cause = error.__cause__
     if isinstance(error, FileNotFoundError) and isinstance(cause, Exception):
         module = type(cause).__module__.partition(".")[0]
-        if (module == "aiohttp" or isinstance(cause, TimeoutError)) and _status(cause) not in (
-            404,
-            410,
-        ):
+        if (module == "aiohttp" or isinstance(cause, TimeoutError)) and _status(cause) not in _GONE_STATUS:
             return cause
     return None
 
@@ -137,16 +141,10 @@ def may_pass(error: Exception) -> bool:
         return False
     status = _status(error)
     if status is not None and 400 <= status < 500:
-        return status in _PASSING_STATUS
+        return status in PASSING_STATUS
     if "Credential" in type(error).__name__:
         return False
     if isinstance(error, OSError):
         return error.errno not in (errno.EINVAL, errno.EPERM, errno.ENOSYS, errno.ENOSPC)
     module = type(error).__module__.partition(".")[0]
-    return isinstance(error, (TimeoutError, EOFError)) or module in (
-        "aiohttp",
-        "botocore",
-        "aiobotocore",
-        "requests",
-        "httpx",
-    )
+    return isinstance(error, (TimeoutError, EOFError)) or module in _CLIENTS

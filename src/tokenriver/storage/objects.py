@@ -20,6 +20,7 @@ __all__ = [
     "check_unchanged",
     "find_object",
     "glob_objects",
+    "plain_tag",
     "remove_objects",
     "required_size",
 ]
@@ -162,8 +163,8 @@ def check_unchanged(file: RemoteFile) -> None:
         raise changed(file, f"its version is {now.version}, and was {file.version} when it was found")
 
 
-def changed(file: RemoteFile, what: str) -> IntegrityError:
-    """The error for an object that is not the one any more that was found."""
+def changed(file: object, what: str) -> IntegrityError:
+    """The error for an object (or a file here) that is not the one any more that was found."""
     return IntegrityError(f"{file}: {what}; it changes while it is read: wait until it is complete and start again")
 
 
@@ -175,9 +176,12 @@ def _plain(value: Any) -> str:
     """A version as text that is the same from a listing and from asking for one object."""
     if isinstance(value, (int, float)):
         value = datetime.fromtimestamp(value, tz=UTC)
-    return (
-        value.astimezone(UTC).isoformat() if isinstance(value, datetime) else str(value).removeprefix("W/").strip('"')
-    )
+    return value.astimezone(UTC).isoformat() if isinstance(value, datetime) else plain_tag(str(value))
+
+
+def plain_tag(tag: str) -> str:
+    """An ETag as it is in a listing: without quotes, and without the sign that it is a weak one."""
+    return tag.removeprefix("W/").strip('"')
 
 
 def _remote_file(url: str, facts: Mapping[str, Any]) -> RemoteFile:

@@ -17,8 +17,10 @@ from tokenriver.errors import MissingDependencyError, StorageError, UsageError
 __all__ = [
     "filesystem_of",
     "is_remote",
+    "is_s3",
     "is_unicode",
     "is_url",
+    "is_web",
     "last_name",
     "local_path",
     "named",
@@ -30,6 +32,7 @@ __all__ = [
     "to_folder",
     "to_output",
     "to_path",
+    "user_cache",
     "word_of",
 ]
 
@@ -67,6 +70,16 @@ def scheme_of(url: str) -> str:
     return url.partition("://")[0].lower()
 
 
+def is_web(url: str) -> bool:
+    """Whether a URL is a web server's, which lists nothing and whose address may end in a query."""
+    return scheme_of(url) in ("http", "https")
+
+
+def is_s3(url: str) -> bool:
+    """Whether a URL names an object of an S3 store."""
+    return scheme_of(url) in ("s3", "s3a")
+
+
 def shown(text: object) -> str:
     """A URL (or a message with URLs in it) as it may be printed and recorded: no user, no password, no signature."""
     return _SECRET.sub(r"\1…", _USER.sub(r"\1…@", str(text)))
@@ -74,8 +87,8 @@ def shown(text: object) -> str:
 
 def last_name(url: str) -> str:
     """The last part of a URL's path: the file's name, or the prefix's; for a bucket alone the bucket's."""
-    scheme, _, rest = url.partition("://")
-    if scheme.lower() in ("http", "https"):
+    rest = url.partition("://")[2]
+    if is_web(url):
         rest = re.split(r"[?#]", rest, maxsplit=1)[0]
     return rest.rstrip("/").rpartition("/")[2]
 
@@ -119,6 +132,11 @@ def named(word: str) -> str:
 def _at_home(word: str) -> str:
     """The word from the home directory on, unless there is something here that is called so."""
     return word if os.path.lexists(word) else os.path.expanduser(word)  # noqa: PTH111
+
+
+def user_cache(name: str) -> Path:
+    """A folder of ours in the user's cache (XDG_CACHE_HOME, else ~/.cache). Nothing is created."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tokenriver" / name
 
 
 def to_output(value: str | os.PathLike[str]) -> Path:
@@ -176,14 +194,12 @@ def named_in(file: Path, word: str) -> str:
 
 def filesystem_of(url: str) -> tuple[Any, str]:
     """fsspec's file system of a URL, and the path in it. Raises what `to_path` raises."""
-    scheme = scheme_of(url)
-    if not url.partition("://")[2].strip("/"):
+    scheme, rest = scheme_of(url), url.partition("://")[2]
+    if not rest.strip("/"):
         raise UsageError(f"{url}: names no bucket and no path")
-    if scheme in _BUCKETS and url.partition("://")[2].startswith("/"):
-        raise UsageError(
-            f"{shown(url)}: names no bucket; expected {scheme}://BUCKET/{url.partition('://')[2].lstrip('/')}"
-        )
-    key = (os.getpid(), scheme, url.partition("://")[2].partition("/")[0])
+    if scheme in _BUCKETS and rest.startswith("/"):
+        raise UsageError(f"{shown(url)}: names no bucket; expected {scheme}://BUCKET/{rest.lstrip('/')}")
+    key = (os.getpid(), scheme, rest.partition("/")[0])
     if (shared := _shared.get(key)) is not None:
         return shared, str(shared._strip_protocol(url))
     from fsspec.core import url_to_fs

@@ -18,7 +18,7 @@ from urllib.request import getproxies, proxy_bypass
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-__all__ = ["RefusedError", "available", "get_ranges"]
+__all__ = ["Answer", "RefusedError", "available", "get_ranges"]
 
 _SMALL_BYTES = 1 << 20
 _SMALL_AT_ONCE, _BESIDE_LARGE, _LARGE_AT_ONCE = 256, 96, 64

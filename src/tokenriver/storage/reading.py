@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from tokenriver.errors import IntegrityError
 from tokenriver.storage.failures import explained, retried
 from tokenriver.storage.objects import RemoteFile, changed, check_unchanged, required_size
-from tokenriver.storage.paths import filesystem_of, scheme_of
+from tokenriver.storage.paths import filesystem_of, is_web
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -91,7 +91,7 @@ class Ranges:
         self._file = file
         self._size = required_size(file)
         self._fs, self._path = filesystem_of(file.url)
-        self._is_web = scheme_of(file.url) in ("http", "https")
+        self._is_web = is_web(file.url)
         self._opened: Any = None
         self.possible = True
         """False for a web server that knows no ranges: it sends everything or nothing."""

@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING, Any
 from tokenriver.errors import StorageError
 from tokenriver.storage.failures import StorageWarning, retried
 from tokenriver.storage.objects import RemoteFile, find_object, required_size
-from tokenriver.storage.paths import filesystem_of, refuse_read_only, scheme_of, shown
+from tokenriver.storage.paths import filesystem_of, is_s3, refuse_read_only, shown
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -36,7 +36,7 @@ def upload_whole(path: Path, url: str) -> RemoteFile:
     n_bytes = path.stat().st_size
     fs, remote = filesystem_of(url)
     options: dict[str, Any] = {}
-    if scheme_of(url) in ("s3", "s3a"):
+    if is_s3(url):
         part_bytes = max(PART_BYTES, -(-n_bytes // 10_000))
         options = {"chunksize": part_bytes, "max_concurrency": _PARTS_AT_ONCE}
     return _put(url, n_bytes, lambda: fs.put_file(str(path), remote, **options))
@@ -105,7 +105,7 @@ def abort_left_over(directory: str, *, names: Callable[[str], object]) -> None:
 
 def abort_uploads(directory: str, *, names: Callable[[str], object]) -> int:
     """Abort uploads under way to objects in a directory whose names are ours (S3 alone keeps such); how many."""
-    if scheme_of(directory) not in ("s3", "s3a"):
+    if not is_s3(directory):
         return 0
     fs, path = filesystem_of(directory)
     bucket, key, _ = fs.split_path(path)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Literal, Protocol, TypeAlias
 
 import numpy as np
 
-from tokenriver.batches import TextBatch, TokenBatch
+from tokenriver.batches import TextBatch, TokenBatch, offsets_of
 from tokenriver.errors import TokenizerError
 
 if TYPE_CHECKING:
@@ -122,8 +122,7 @@ def as_text_batch(texts: Texts) -> TextBatch:
 
 def token_batch(ids: list[NDArray[np.uint32]]) -> TokenBatch:
     """One batch of a list of id arrays, all counted as the reference's."""
-    offsets = np.zeros(len(ids) + 1, np.int64)
-    np.cumsum([len(one) for one in ids], out=offsets[1:])
+    offsets = offsets_of([len(one) for one in ids])
     return TokenBatch(np.concatenate([np.zeros(0, np.uint32), *ids]), offsets, len(ids))
 
 
@@ -135,11 +134,10 @@ def checked_ids(ids: ArrayLike, *, vocab_size: int) -> NDArray[np.int64]:
     if array.dtype.kind not in "iu":
         raise TokenizerError(f"ids have the type {array.dtype}; expected integers")
     array = array.astype(np.int64).reshape(-1)
-    wrong = np.flatnonzero((array < 0) | (array >= vocab_size))
-    if len(wrong):
-        at = int(wrong[0])
+    if not 0 <= int(array.min()) <= int(array.max()) < vocab_size:
+        at = int(np.argmax((array < 0) | (array >= vocab_size)))
         raise TokenizerError(
-            f"id {int(array[at])} at position {at} is outside the vocabulary of {vocab_size:,} ids; "
+            f"id {int(array[at])} at position {at:,} is outside the vocabulary of {vocab_size:,} ids; "
             "another tokenizer made it"
         )
     return array

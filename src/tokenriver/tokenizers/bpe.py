@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-import warnings
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
@@ -15,9 +14,10 @@ import tokenizers
 from tokenriver.errors import TokenizerError
 from tokenriver.tokenizers.alphabet import BYTE_TO_CHAR, CHAR_TO_BYTE, bytes_of_all
 from tokenriver.tokenizers.base import encoder_failure, token_batch
-from tokenriver.tokenizers.checked import CheckedTokenizer, FastPath, Vocabulary
+from tokenriver.tokenizers.checked import CheckedTokenizer, FastPath, Vocabulary, with_fast_path
 from tokenriver.tokenizers.fast import FastEncoder
 from tokenriver.tokenizers.marked import MARK
+from tokenriver.tokenizers.sentencepiece_model import SPACE
 from tokenriver.tokenizers.suspects import SuspectFinder
 from tokenriver.tokenizers.unicode_suspects import code_points_with_bytes, nfc, numeric, unassigned
 
@@ -29,6 +29,7 @@ __all__ = [
     "HuggingFaceReference",
     "fast_path",
     "hugging_face_tokenizer",
+    "load_gigatoken",
     "parse_tokenizer_json",
     "token_bytes",
     "vocabulary_ids",
@@ -115,16 +116,7 @@ def hugging_face_tokenizer(
         prefix_space=_is_prefix_space(spec.get("normalizer")),
         special_ids={int(t["id"]): t["content"] for t in special},
     )
-    if backend == "reference":
-        return CheckedTokenizer(vocabulary, reference, None)
-    try:
-        fast = fast_path(spec)
-    except TokenizerError as error:
-        warnings.warn(
-            f"{where}: encoding with {reference.version} alone, which is slower, because {error}", stacklevel=2
-        )
-        fast = None
-    return CheckedTokenizer(vocabulary, reference, fast)
+    return with_fast_path(vocabulary, reference, lambda: fast_path(spec), backend=backend, where=where)
 
 
 _BEGIN_OF_TEXT = ("<|begin_of_text|>", "<s>", "<bos>", "<|startoftext|>")
@@ -241,8 +233,8 @@ def _is_prefix_space(normalizer: dict[str, Any] | None) -> bool:
     """Whether the normalizer is Llama-2's: "▁" before the text, then "▁" for every space."""
     steps = (normalizer or {}).get("normalizers") or []
     return steps == [
-        {"type": "Prepend", "prepend": "▁"},
-        {"type": "Replace", "pattern": {"String": " "}, "content": "▁"},
+        {"type": "Prepend", "prepend": SPACE},
+        {"type": "Replace", "pattern": {"String": " "}, "content": SPACE},
     ]
 
 
@@ -272,7 +264,7 @@ def token_bytes(spec: dict[str, Any]) -> list[bytes]:
         if model.get("byte_fallback") and len(piece) == 6 and piece.startswith("<0x") and piece.endswith(">"):
             table[i] = bytes([int(piece[3:5], 16)])
         else:
-            table[i] = piece.replace("▁", " ").encode()
+            table[i] = piece.replace(SPACE, " ").encode()
     for token in added:
         table[token["id"]] = b"" if token["special"] else token["content"].encode()
     return table

@@ -24,7 +24,7 @@ import numpy as np
 
 from tokenriver.batches import TextBatch, TokenBatch, places_of_true, positions_of
 from tokenriver.tokenizers.alphabet import BYTE_TO_CHAR
-from tokenriver.tokenizers.sentencepiece_model import BYTE, NORMAL, USER_DEFINED
+from tokenriver.tokenizers.sentencepiece_model import BYTE, NORMAL, SPACE, USER_DEFINED
 from tokenriver.tokenizers.suspects import SuspectFinder
 from tokenriver.tokenizers.unicode14 import unassigned
 from tokenriver.tokenizers.windows import replace_texts
@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 
 __all__ = ["ByteLevelForm", "ByteLevelPieces", "ContractionFinder", "WordSuspects", "byte_level_form", "joined_pairs"]
 
-_SPACE = "▁"
 _APOSTROPHE = 0x27
 
 
@@ -179,7 +178,7 @@ def byte_level_form(model: ModelFile, merges: Sequence[Sequence[str]]) -> ByteLe
     byte_ids = {int(p.text[3:5], 16): i for i, p in enumerate(model.pieces) if p.kind == BYTE}
     characters = {c for text in pieces for c in text}
     may_cut = all(
-        a == _SPACE or (_class(a) == _class(b) and not (unassigned()[ord(a)] or unassigned()[ord(b)]))
+        a == SPACE or (_class(a) == _class(b) and not (unassigned()[ord(a)] or unassigned()[ord(b)]))
         for a, b in joined_pairs(model)
     )
     if (
@@ -190,7 +189,7 @@ def byte_level_form(model: ModelFile, merges: Sequence[Sequence[str]]) -> ByteLe
         or not model.remove_extra_whitespaces
         or any(p.kind == USER_DEFINED for p in model.pieces)
         or any(c.isspace() for c in characters)
-        or any(_SPACE in text[1:] for text in pieces)
+        or any(SPACE in text[1:] for text in pieces)
         or not characters <= pieces.keys()
     ):
         return None
@@ -216,7 +215,7 @@ def byte_level_form(model: ModelFile, merges: Sequence[Sequence[str]]) -> ByteLe
 
 
 def _raw(text: str) -> bytes:
-    return text.replace(_SPACE, " ").encode()
+    return text.replace(SPACE, " ").encode()
 
 
 def _spelled(raw: bytes) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Literal, Protocol
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from tokenriver.tokenizers.base import Backend, Texts
     from tokenriver.tokenizers.windows import Windows
 
-__all__ = ["CheckedTokenizer", "Encoder", "FastPath", "Reference", "Suspects", "Vocabulary"]
+__all__ = ["CheckedTokenizer", "Encoder", "FastPath", "Reference", "Suspects", "Vocabulary", "with_fast_path"]
 
 _DIGIT_0 = np.uint8(ord("0"))
 
@@ -254,6 +255,21 @@ class CheckedTokenizer:
     def token_bytes_table(self) -> list[bytes]:
         """Raw bytes of every id, [vocab_size]; special ids are b"". A fresh list."""
         return list(self.vocabulary.token_bytes)
+
+
+def with_fast_path(
+    vocabulary: Vocabulary, reference: Reference, build: Callable[[], FastPath], *, backend: Backend, where: str
+) -> CheckedTokenizer:
+    """The tokenizer with its fast path, if that is asked for and can be built; a warning says why it cannot."""
+    fast = None
+    if backend == "fast":
+        try:
+            fast = build()
+        except TokenizerError as error:
+            warnings.warn(
+                f"{where}: encoding with {reference.version} alone, which is slower, because {error}", stacklevel=3
+            )
+    return CheckedTokenizer(vocabulary, reference, fast)
 
 
 def naming_the_text(encode: Callable[[TextBatch], TokenBatch], batch: TextBatch) -> TokenBatch:

@@ -6,6 +6,7 @@ import gzip
 import hashlib
 import re
 import zlib
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -30,6 +31,14 @@ _HUB_ID = re.compile(r"\w[\w.-]*(/\w[\w.-]*)?")
 _FILE_ENDINGS = (".json", ".json.gz", ".model", ".tiktoken", ".bpe")
 
 
+@dataclass(frozen=True, slots=True)
+class _How:
+    """What is asked of a tokenizer beside its files: what encodes, and the separator in the words of the caller."""
+
+    backend: Backend
+    separator: int | str | None
+
+
 def load_tokenizer(name: str | Path, *, backend: Backend = "fast", separator: int | str | None = None) -> Tokenizer:
     """Load a tokenizer by name or path.
 
@@ -43,6 +52,7 @@ def load_tokenizer(name: str | Path, *, backend: Backend = "fast", separator: in
     """
     if backend not in ("fast", "reference"):
         raise UsageError(f"backend {backend!r} is unknown; choose fast or reference")
+    how = _How(backend, separator)
     text = named(str(name))
     if text in ("byte", "byte260"):
         return _byte(text, separator)
@@ -50,27 +60,27 @@ def load_tokenizer(name: str | Path, *, backend: Backend = "fast", separator: in
         file, _, pattern = text.rpartition(":")
         whole = _fetched(text)
         if whole is None and "/" not in pattern and (ranks := _fetched(file)) is not None:
-            return _from_file(ranks, tokenizer_id=_id_of(ranks), backend=backend, separator=separator, pattern=pattern)
+            return _from_file(ranks, how, tokenizer_id=_id_of(ranks), pattern=pattern)
         if whole is None:
             raise TokenizerError(f"no tokenizer at {shown(text)}; expected {_FORMS}")
         path = whole
     else:
         path = Path(text)
     if path.is_dir():
-        return _from_folder(path, backend=backend, separator=separator)
+        return _from_folder(path, how)
     if path.is_file():
-        return _from_file(path, tokenizer_id=_id_of(path), backend=backend, separator=separator, pattern=None)
+        return _from_file(path, how, tokenizer_id=_id_of(path))
     file, colon, pattern = text.rpartition(":")
     if colon and Path(file).is_file():
         path = Path(file)
-        return _from_file(path, tokenizer_id=_id_of(path), backend=backend, separator=separator, pattern=pattern)
+        return _from_file(path, how, tokenizer_id=_id_of(path), pattern=pattern)
     from tokenriver.tokenizers.ranks import ENCODINGS
 
     if text in ENCODINGS:
-        return _from_encoding_name(text, backend=backend, separator=separator)
+        return _from_encoding_name(text, how)
     if isinstance(name, Path) or text.endswith(_FILE_ENDINGS) or not _HUB_ID.fullmatch(text):
         raise TokenizerError(f"no tokenizer at {text!r}; expected {_FORMS}")
-    return _from_hub(text, backend=backend, separator=separator)
+    return _from_hub(text, how)
 
 
 def _fetched(url: str) -> Path | None:
@@ -102,21 +112,23 @@ def _id_of(path: Path) -> str:
     stem = stem.removesuffix(".tokenizer")
     if path.name in (*_JSON_NAMES, *_MODEL_NAMES):
         stem = path.resolve().parent.name
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", stem) or "tokenizer"
+    return _plain(stem)
 
 
-def _from_folder(folder: Path, *, backend: Backend, separator: int | str | None) -> Tokenizer:
-    tokenizer_id = re.sub(r"[^A-Za-z0-9._-]+", "-", folder.resolve().name) or "tokenizer"
+def _plain(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", name) or "tokenizer"
+
+
+def _from_folder(folder: Path, how: _How) -> Tokenizer:
+    tokenizer_id = _plain(folder.resolve().name)
     for file in _JSON_NAMES:
         if (folder / file).is_file():
-            return _from_file(
-                folder / file, tokenizer_id=tokenizer_id, backend=backend, separator=separator, pattern=None
-            )
+            return _from_file(folder / file, how, tokenizer_id=tokenizer_id)
     if (folder / "vocab.bpe").is_file() and (folder / "encoder.json").is_file():
-        return _from_gpt2_files(folder, tokenizer_id=tokenizer_id, backend=backend, separator=separator)
+        return _from_gpt2_files(folder, how, tokenizer_id=tokenizer_id)
     models = [folder / m for m in _MODEL_NAMES if (folder / m).is_file()] or sorted(folder.glob("*.model"))
     if len(models) == 1:
-        return _from_file(models[0], tokenizer_id=tokenizer_id, backend=backend, separator=separator, pattern=None)
+        return _from_file(models[0], how, tokenizer_id=tokenizer_id)
     raise TokenizerError(
         f"{folder}: no tokenizer.json, no vocab.bpe with encoder.json, and {len(models)} .model files; "
         "give the file itself"
@@ -133,38 +145,32 @@ def _read(path: Path) -> bytes:
         raise TokenizerError(f"{path}: not a whole gzip file ({error})") from None
 
 
-def _from_file(
-    path: Path, *, tokenizer_id: str, backend: Backend, separator: int | str | None, pattern: str | None
-) -> Tokenizer:
+def _from_file(path: Path, how: _How, *, tokenizer_id: str, pattern: str | None = None) -> Tokenizer:
     if path.name in ("vocab.bpe", "encoder.json"):
-        return _from_gpt2_files(
-            path.parent, tokenizer_id=_id_of(path.resolve().parent), backend=backend, separator=separator
-        )
+        return _from_gpt2_files(path.parent, how, tokenizer_id=_id_of(path.resolve().parent))
     name = path.name.removesuffix(".gz")
     raw = _read(path)
     if pattern is not None and not name.endswith(".tiktoken"):
         raise TokenizerError(f"{path}: only a .tiktoken file takes a pattern's name (found {pattern!r})")
     if name.endswith(".json"):
-        return _from_json(path, raw, tokenizer_id=tokenizer_id, backend=backend, separator=separator)
+        return _from_json(path, raw, how, tokenizer_id=tokenizer_id)
     if name.endswith(".model"):
-        return _from_model(path, raw, tokenizer_id=tokenizer_id, backend=backend, separator=separator)
+        return _from_model(path, raw, how, tokenizer_id=tokenizer_id)
     if name.endswith(".tiktoken"):
         encoding = pattern or name.removesuffix(".tiktoken")
-        return _from_ranks_file(path, raw, encoding, tokenizer_id=tokenizer_id, backend=backend, separator=separator)
+        return _from_ranks_file(path, raw, encoding, how, tokenizer_id=tokenizer_id)
     raise TokenizerError(f"{path}: cannot tell a tokenizer by this file's name; expected {_FORMS}")
 
 
-def _from_json(
-    path: Path, raw: bytes, *, tokenizer_id: str, backend: Backend, separator: int | str | None
-) -> Tokenizer:
+def _from_json(path: Path, raw: bytes, how: _How, *, tokenizer_id: str) -> Tokenizer:
     from tokenriver.tokenizers.bpe import hugging_face_tokenizer, parse_tokenizer_json, vocabulary_ids
 
     spec = parse_tokenizer_json(raw, where=str(path))
     if spec.get("tokenizer_type") == "pure_byte":
-        return _byte(defined_name(spec, where=str(path)), separator)
+        return _byte(defined_name(spec, where=str(path)), how.separator)
     ids, special = vocabulary_ids(spec)
     chosen = choose_separator(
-        separator,
+        how.separator,
         ids=ids,
         special=special,
         vocab_size=1 + max([*ids.values(), *special.values()], default=-1),
@@ -178,13 +184,11 @@ def _from_json(
         tokenizer_id=tokenizer_id,
         sha256=hashlib.sha256(raw).hexdigest(),
         separator_id=chosen,
-        backend=backend,
+        backend=how.backend,
     )
 
 
-def _from_model(
-    path: Path, raw: bytes, *, tokenizer_id: str, backend: Backend, separator: int | str | None
-) -> Tokenizer:
+def _from_model(path: Path, raw: bytes, how: _How, *, tokenizer_id: str) -> Tokenizer:
     from tokenriver.tokenizers.sentencepiece import sentencepiece_tokenizer
 
     return sentencepiece_tokenizer(
@@ -192,15 +196,13 @@ def _from_model(
         where=str(path),
         tokenizer_id=tokenizer_id,
         sha256=hashlib.sha256(raw).hexdigest(),
-        separator=separator,
+        separator=how.separator,
         configured=configured_separator(path.parent),
-        backend=backend,
+        backend=how.backend,
     )
 
 
-def _from_ranks_file(
-    path: Path, raw: bytes, encoding: str, *, tokenizer_id: str, backend: Backend, separator: int | str | None
-) -> Tokenizer:
+def _from_ranks_file(path: Path, raw: bytes, encoding: str, how: _How, *, tokenizer_id: str) -> Tokenizer:
     from tokenriver.tokenizers.ranks import ENCODINGS, parse_tiktoken_file, rank_tokenizer
 
     if encoding not in ENCODINGS:
@@ -214,13 +216,13 @@ def _from_ranks_file(
         where=str(path),
         tokenizer_id=tokenizer_id,
         sha256=hashlib.sha256(raw).hexdigest(),
-        separator=separator,
+        separator=how.separator,
         configured=configured_separator(path.parent),
-        backend=backend,
+        backend=how.backend,
     )
 
 
-def _from_gpt2_files(folder: Path, *, tokenizer_id: str, backend: Backend, separator: int | str | None) -> Tokenizer:
+def _from_gpt2_files(folder: Path, how: _How, *, tokenizer_id: str) -> Tokenizer:
     from tokenriver.tokenizers.ranks import ENCODINGS, parse_vocab_bpe, rank_tokenizer
 
     files = [folder / "vocab.bpe", folder / "encoder.json"]
@@ -234,13 +236,13 @@ def _from_gpt2_files(folder: Path, *, tokenizer_id: str, backend: Backend, separ
         where=str(folder),
         tokenizer_id=tokenizer_id,
         sha256=hashlib.sha256(vocab_bpe + encoder_json).hexdigest(),
-        separator=separator,
+        separator=how.separator,
         configured=configured_separator(folder),
-        backend=backend,
+        backend=how.backend,
     )
 
 
-def _from_encoding_name(name: str, *, backend: Backend, separator: int | str | None) -> Tokenizer:
+def _from_encoding_name(name: str, how: _How) -> Tokenizer:
     from tokenriver.tokenizers.ranks import ENCODINGS, fetch_ranks, rank_tokenizer, render_tiktoken
 
     ranks = fetch_ranks(name)
@@ -250,14 +252,14 @@ def _from_encoding_name(name: str, *, backend: Backend, separator: int | str | N
         where=name,
         tokenizer_id=name,
         sha256=hashlib.sha256(render_tiktoken(ranks)).hexdigest(),
-        separator=separator,
+        separator=how.separator,
         configured=None,
-        backend=backend,
+        backend=how.backend,
     )
 
 
-def _from_hub(repo_id: str, *, backend: Backend, separator: int | str | None) -> Tokenizer:
+def _from_hub(repo_id: str, how: _How) -> Tokenizer:
     from tokenriver.tokenizers.hub_files import fetch_tokenizer_file
 
     path = fetch_tokenizer_file(repo_id)
-    return _from_file(path, tokenizer_id=repo_id.rpartition("/")[2], backend=backend, separator=separator, pattern=None)
+    return _from_file(path, how, tokenizer_id=repo_id.rpartition("/")[2])

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import tempfile
 import threading
-import warnings
 from binascii import b2a_base64
 from dataclasses import dataclass
 from importlib.metadata import version
@@ -23,10 +22,10 @@ import tiktoken
 from tokenriver.errors import TokenizerError
 from tokenriver.tokenizers.alphabet import BYTE_TO_CHAR, bytes_of_all
 from tokenriver.tokenizers.base import Backend, encoder_failure, token_batch
-from tokenriver.tokenizers.checked import CheckedTokenizer, FastPath, Vocabulary
+from tokenriver.tokenizers.checked import CheckedTokenizer, FastPath, Vocabulary, with_fast_path
 from tokenriver.tokenizers.fast import FastEncoder
 from tokenriver.tokenizers.marked import MARK
-from tokenriver.tokenizers.separator import choose_separator
+from tokenriver.tokenizers.separator import END_OF_TEXT, choose_separator
 from tokenriver.tokenizers.suspects import SuspectFinder
 from tokenriver.tokenizers.unicode_suspects import unassigned
 
@@ -55,7 +54,6 @@ class Encoding:
     scheme: str
 
 
-END_OF_TEXT = "<|endoftext|>"
 _GPT2 = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"
 _CL100K = (
     r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}++|\p{N}{1,3}+"
@@ -195,16 +193,14 @@ def rank_tokenizer(
     )
     names = {i: text for text, i in special.items()}
     vocabulary = Vocabulary(tokenizer_id, sha256, table, tuple(special), chosen, special_ids=names)
-    if backend == "reference":
-        return CheckedTokenizer(vocabulary, reference, None)
-    try:
-        encoder = FastEncoder(lambda: _load_fast(ranks, encoding, mark_id=len(table)), mark_id=len(table))
-    except TokenizerError as error:
-        warnings.warn(
-            f"{where}: encoding with {reference.version} alone, which is slower, because {error}", stacklevel=2
-        )
-        return CheckedTokenizer(vocabulary, reference, None)
-    return CheckedTokenizer(vocabulary, reference, FastPath(encoder, SuspectFinder(unassigned()), cuts_at_space=True))
+    return with_fast_path(
+        vocabulary, reference, lambda: _fast_path(ranks, encoding, mark_id=len(table)), backend=backend, where=where
+    )
+
+
+def _fast_path(ranks: dict[bytes, int], encoding: Encoding, *, mark_id: int) -> FastPath:
+    encoder = FastEncoder(lambda: _load_fast(ranks, encoding, mark_id=mark_id), mark_id=mark_id)
+    return FastPath(encoder, SuspectFinder(unassigned()), cuts_at_space=True)
 
 
 def _load_fast(ranks: dict[bytes, int], encoding: Encoding, *, mark_id: int) -> Any:

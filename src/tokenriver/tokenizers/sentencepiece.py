@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import base64
 import json
-import os
-import warnings
 from dataclasses import dataclass
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
@@ -13,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import sentencepiece
 
+from tokenriver.cpus import available_cpus
 from tokenriver.errors import TokenizerError
 from tokenriver.tokenizers.base import Backend, encoder_failure, token_batch
 from tokenriver.tokenizers.bpe import load_gigatoken
@@ -23,12 +22,13 @@ from tokenriver.tokenizers.byte_level_pieces import (
     byte_level_form,
     joined_pairs,
 )
-from tokenriver.tokenizers.checked import CheckedTokenizer, FastPath, Vocabulary
+from tokenriver.tokenizers.checked import CheckedTokenizer, FastPath, Vocabulary, with_fast_path
 from tokenriver.tokenizers.fast import FastEncoder
 from tokenriver.tokenizers.sentencepiece_model import (
     BYTE,
     CONTROL,
     NORMAL,
+    SPACE,
     UNKNOWN,
     UNUSED,
     USER_DEFINED,
@@ -39,14 +39,13 @@ from tokenriver.tokenizers.sentencepiece_model import (
 from tokenriver.tokenizers.separator import choose_separator
 from tokenriver.tokenizers.settled import Settler
 from tokenriver.tokenizers.suspects import SuspectFinder
+from tokenriver.tokenizers.unicode14 import N_CODE_POINTS
 from tokenriver.tokenizers.unicode_suspects import normalized
 
 if TYPE_CHECKING:
     from tokenriver.batches import TextBatch, TokenBatch
 
 __all__ = ["SentencePieceReference", "sentencepiece_tokenizer", "to_tokenizer_json"]
-
-_SPACE = "▁"
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +69,7 @@ class SentencePieceReference:
 
     def encode(self, batch: TextBatch, *, parallel: bool) -> TokenBatch:
         """Ids of every text, on as many threads as there are processors unless parallel is False."""
-        n_threads = (os.cpu_count() or 1) if parallel else 1
+        n_threads = available_cpus() if parallel else 1
         try:
             ids = self.processor.encode(batch.texts(), out_type=int, num_threads=n_threads)
         except BaseException as error:
@@ -111,26 +110,18 @@ def sentencepiece_tokenizer(
         special_ids={i: p.text for i, p in enumerate(model.pieces) if p.kind in (CONTROL, UNKNOWN, UNUSED)},
         unknown={i: model.unknown_surface.encode() for i, p in enumerate(model.pieces) if p.kind == UNKNOWN},
     )
-    fast = None
-    if backend == "fast":
-        try:
-            fast = _fast_path(model)
-        except TokenizerError as error:
-            warnings.warn(
-                f"{where}: encoding with {reference.version} alone, which is slower, because {error}", stacklevel=2
-            )
-    return CheckedTokenizer(vocabulary, reference, fast)
+    return with_fast_path(vocabulary, reference, lambda: _fast_path(model), backend=backend, where=where)
 
 
 def _bytes_of(text: str, kind: int) -> bytes:
     if kind in (CONTROL, UNKNOWN, UNUSED):
         return b""
-    return bytes([int(text[3:5], 16)]) if kind == BYTE else text.replace(_SPACE, " ").encode()
+    return bytes([int(text[3:5], 16)]) if kind == BYTE else text.replace(SPACE, " ").encode()
 
 
 def _fast_path(model: ModelFile) -> FastPath:
     text = to_tokenizer_json(model)
-    suspects = normalized(later_code_points(model.charsmap)) if model.charsmap else np.zeros(0x110000, np.bool_)
+    suspects = normalized(later_code_points(model.charsmap)) if model.charsmap else np.zeros(N_CODE_POINTS, np.bool_)
     whole = FastEncoder(lambda: load_gigatoken(text))
     form = byte_level_form(model, _merges(model))
     settler = Settler(code_point_rules(model.charsmap))
@@ -192,8 +183,8 @@ def _normalizers(model: ModelFile) -> list[dict[str, Any]]:
         steps.append({"type": "Strip", "strip_left": True, "strip_right": True})
         steps.append({"type": "Replace", "pattern": {"Regex": " {2,}"}, "content": " "})
     if model.add_dummy_prefix:
-        steps.append({"type": "Prepend", "prepend": _SPACE})
-    steps.append({"type": "Replace", "pattern": {"String": " "}, "content": _SPACE})
+        steps.append({"type": "Prepend", "prepend": SPACE})
+    steps.append({"type": "Replace", "pattern": {"String": " "}, "content": SPACE})
     return steps
 
 

@@ -22,6 +22,7 @@ __all__ = [
     "BYTE",
     "CONTROL",
     "NORMAL",
+    "SPACE",
     "UNKNOWN",
     "UNUSED",
     "USER_DEFINED",
@@ -30,6 +31,9 @@ __all__ = [
     "code_point_rules",
     "later_code_points",
 ]
+
+SPACE = "▁"
+"""How a piece spells a space."""
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = 1, 2, 3, 4, 5, 6
 """Kinds of piece, as numbered in the format."""

@@ -17,9 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-__all__ = ["choose_separator", "configured_separator"]
+__all__ = ["END_OF_TEXT", "choose_separator", "configured_separator"]
 
-END_OF_TEXT_SPELLINGS = ("<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "<|endofdocument|>")
+END_OF_TEXT = "<|endoftext|>"
+END_OF_TEXT_SPELLINGS = (END_OF_TEXT, "<|end_of_text|>", "</s>", "<eos>", "<|eos|>", "<|endofdocument|>")
 
 
 def choose_separator(

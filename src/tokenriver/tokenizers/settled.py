@@ -14,7 +14,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tokenriver.batches import TextBatch, places_of_true, positions_of
+from tokenriver.tokenizers.sentencepiece_model import SPACE
 from tokenriver.tokenizers.suspects import SuspectFinder, code_points_at
+from tokenriver.tokenizers.unicode14 import N_CODE_POINTS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,13 +25,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Settler"]
 
-_N_CODE_POINTS = 0x110000
 _SPACE = np.uint8(0x20)
 _ONE = np.uint8(1)
 _DELETE = np.uint8(0x7F)
 _GONE = np.uint8(0xFF)
 """Marks a byte that is taken out; UTF-8 has none such."""
-_SPACE_PIECE = 0x2581
+_SPACE_PIECE = ord(SPACE)
 _LAST_BLANK = 0x3000
 _SHORT_RUN = 8
 _SPARSE = 300
@@ -63,13 +64,13 @@ class Settler:
         for k, c in enumerate(points):
             if not self._is_odd[k]:
                 self._new[k, : len(rules[c])] = list(rules[c])
-        is_ruled = np.zeros(_N_CODE_POINTS, np.bool_)
+        is_ruled = np.zeros(N_CODE_POINTS, np.bool_)
         is_ruled[self._points] = True
         self._finder = SuspectFinder(is_ruled)
 
     def odd_code_points(self) -> NDArray[np.bool_]:
         """The code points that have no rewriting in place, bool [0x110000]."""
-        table = np.zeros(_N_CODE_POINTS, np.bool_)
+        table = np.zeros(N_CODE_POINTS, np.bool_)
         table[self._points[self._is_odd]] = True
         return table
 

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tokenriver.batches import places_of_true, positions_of
+from tokenriver.tokenizers.unicode14 import N_CODE_POINTS
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 __all__ = ["SuspectFinder", "code_points_at"]
 
-_N_CODE_POINTS = 0x110000
 _HIGH_BITS = np.uint64(0x8080808080808080)
 _PIECE = 1 << 20
 """Bytes looked at in one step."""
@@ -90,10 +90,10 @@ def code_points_at(data: NDArray[np.uint8], leads: NDArray[np.int64]) -> NDArray
     wide3 = ((one & 0x0F) << 12) | ((two & 0x3F) << 6) | (three & 0x3F)
     wide4 = ((one & 0x07) << 18) | ((two & 0x3F) << 12) | ((three & 0x3F) << 6) | (four & 0x3F)
     result = np.where(one < 0xE0, wide, np.where(one < 0xF0, wide3, wide4))
-    return np.minimum(result, _N_CODE_POINTS - 1)
+    return np.minimum(result, N_CODE_POINTS - 1)
 
 
-_ENCODED = ((0xC0, 0x80, 0x800, 1), (0xE0, 0x800, 0x10000, 1 << 6), (0xF0, 0x10000, 0x110000, 1 << 12))
+_ENCODED = ((0xC0, 0x80, 0x800, 1), (0xE0, 0x800, 0x10000, 1 << 6), (0xF0, 0x10000, N_CODE_POINTS, 1 << 12))
 """Lead bytes from, code points from and up to, and how many of those have the same first two bytes."""
 
 

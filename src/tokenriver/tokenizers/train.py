@@ -15,6 +15,7 @@ from tokenriver.errors import TokenizerError, UsageError
 from tokenriver.files import atomic_write, make_directory
 from tokenriver.storage.paths import to_folder
 from tokenriver.tokenizers.sentencepiece_model import ModelFile
+from tokenriver.tokenizers.separator import END_OF_TEXT
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
 __all__ = ["TrainedTokenizer", "train_tokenizer"]
 
 Kind = Literal["sp-bpe", "byte-bpe"]
-END_OF_TEXT = "<|endoftext|>"
 _N_BYTES = 256
 _MAX_CHARACTERS = 4096
 """Texts go to the trainers in pieces of at most so many characters, cut at a space: sentencepiece drops longer

@@ -14,7 +14,10 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-__all__ = ["unassigned"]
+__all__ = ["N_CODE_POINTS", "unassigned"]
+
+N_CODE_POINTS = 0x110000
+"""Unicode's code points: the length of a set of them as an array of bool."""
 
 _RANGES = """
     378-379 380-383 38B 38D 3A2 530 557-558 58B-58C 590 5C8-5CF 5EB-5EE 5F5-5FF 70E 74B-74C 7B2-7BF 7FB-7FC 82E-82F
@@ -82,7 +85,7 @@ _RANGES = """
 @lru_cache(maxsize=1)
 def unassigned() -> NDArray[np.bool_]:
     """bool [0x110000], read-only: true where Unicode 14.0 assigns nothing."""
-    table = np.zeros(0x110000, np.bool_)
+    table = np.zeros(N_CODE_POINTS, np.bool_)
     for item in _RANGES.split():
         first, _, last = item.partition("-")
         table[int(first, 16) : int(last or first, 16) + 1] = True

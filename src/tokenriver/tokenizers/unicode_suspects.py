@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tokenriver.tokenizers.unicode14 import unassigned
+from tokenriver.tokenizers.unicode14 import N_CODE_POINTS, unassigned
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
 __all__ = ["code_points_with_bytes", "nfc", "normalized", "numeric", "unassigned"]
 
-_SIZE = 0x110000
 _BUSY = 0x20000
 """Beyond plane 1, Unicode 14.0 has no marks and no digits, and only the block below changes under NFC."""
 _CJK_COMPATIBILITY = slice(0x2F800, 0x2FA20)
@@ -26,7 +25,7 @@ _CJK_COMPATIBILITY = slice(0x2F800, 0x2FA20)
 @lru_cache(maxsize=1)
 def nfc() -> NDArray[np.bool_]:
     """What NFC can change, join or reorder: combining class ≠ 0, NFC_QC ≠ Yes, conjoining jamo."""
-    table = np.zeros(_SIZE, np.bool_)
+    table = np.zeros(N_CODE_POINTS, np.bool_)
     table[_CJK_COMPATIBILITY] = True
     table[0x1100:0x1200] = True
     for c in range(0x80, _BUSY):
@@ -42,7 +41,7 @@ def nfc() -> NDArray[np.bool_]:
 @lru_cache(maxsize=1)
 def numeric() -> NDArray[np.bool_]:
     """Numeric characters beyond ASCII (categories Nd, Nl, No)."""
-    table = np.zeros(_SIZE, np.bool_)
+    table = np.zeros(N_CODE_POINTS, np.bool_)
     for c in range(0x80, _BUSY):
         table[c] = unicodedata.category(chr(c))[0] == "N"
     return table
@@ -52,7 +51,7 @@ def code_points_with_bytes(missing: Iterable[int]) -> NDArray[np.bool_]:
     """Code points whose UTF-8 holds one of the bytes."""
     is_missing = np.zeros(256, np.bool_)
     is_missing[list(missing)] = True
-    c = np.arange(_SIZE)
+    c = np.arange(N_CODE_POINTS)
     trail = [is_missing[0x80 | ((c >> shift) & 0x3F)] for shift in (0, 6, 12)]
     two = is_missing[0xC0 | ((c >> 6) & 0x1F)] | trail[0]
     three = is_missing[0xE0 | ((c >> 12) & 0x0F)] | trail[1] | trail[0]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tokenriver.batches import TextBatch, TokenBatch, distinct
+from tokenriver.batches import TextBatch, TokenBatch, distinct, offsets_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -93,8 +93,7 @@ def replace_texts(batch: TokenBatch, others: TokenBatch, is_other: NDArray[np.bo
     numbers = np.flatnonzero(is_other)
     lengths = batch.lengths
     lengths[numbers] = others.lengths
-    offsets = np.zeros(len(lengths) + 1, np.int64)
-    np.cumsum(lengths, out=offsets[1:])
+    offsets = offsets_of(lengths)
     parts: list[NDArray[np.uint32]] = []
     done = 0
     starts, stops = batch.offsets[numbers].tolist(), batch.offsets[numbers + 1].tolist()

@@ -163,5 +163,6 @@ class BuildLog:
             whole = size == ShardHeader(shape.variant, file.n_tokens).file_bytes
             if not whole or (shape.doc_index and not index_path(path).exists()):
                 raise ResumeError(
-                    f"{path}: the journal names it, but it is not there whole; build with --restart to begin anew"
+                    f"{path}: the journal names it, but it is not there whole",
+                    advice=("build with --restart to begin anew",),
                 )

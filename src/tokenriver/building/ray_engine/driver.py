@@ -11,13 +11,14 @@ from collections import Counter, deque
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from tokenriver.building.counts import no_documents
 from tokenriver.building.ray_engine.build_log import InputHash
 from tokenriver.building.ray_engine.encode_task import encode_range, hash_file
 from tokenriver.building.ray_engine.segments import read_documents, segment_paths
 from tokenriver.building.ray_engine.shard_plan import ShardPlanner
 from tokenriver.building.ray_engine.shard_task import make_shard
 from tokenriver.corpus.splits import TRAIN, VAL
-from tokenriver.errors import CorpusError, IntegrityError
+from tokenriver.errors import IntegrityError
 from tokenriver.files import human_bytes
 
 if TYPE_CHECKING:
@@ -182,12 +183,7 @@ class Driver:
                 self._end_plan()
 
     def _plan_segment(self, facts: SegmentFacts) -> None:
-        counts = self.planner.counts
-        counts.skipped.update(facts.skipped)
-        counts.reference_documents += facts.reference_documents
-        counts.special_texts += facts.special_texts
-        counts.sampled += facts.sampled
-        counts.lossy_samples += facts.lossy_samples
+        self.planner.counts.notice(facts)
         for chunk in facts.chunks:
             streams = (TRAIN, VAL) if self.encoding.two_streams else (TRAIN,)
             self._held |= {(chunk.segment, stream) for stream in streams} - self.log.released
@@ -198,7 +194,7 @@ class Driver:
     def _end_plan(self) -> None:
         """Everything is planned, or the limits leave the rest out."""
         if not sum(self.planner.counts.documents):
-            raise CorpusError(self._no_documents())
+            raise no_documents(self.sources, self.planner.counts.skipped, full=self.planner.full)
         for shard in self.planner.finish():
             self._add_shard(shard)
         self._planned = True
@@ -224,8 +220,7 @@ class Driver:
     @property
     def n_sources(self) -> int:
         """How many of the sources count: with limits those up to the last one that gave a document."""
-        shape = self.sharding.shape
-        if shape.max_documents is None and shape.max_tokens is None:
+        if not self.sharding.shape.limited:
             return len(self.sources)
         return max(self.planner.source_documents, default=-1) + 1
 
@@ -246,17 +241,9 @@ class Driver:
                 if facts is not None and facts.crc not in (None, crc):
                     raise IntegrityError(
                         f"{self.sources[index]}: the bytes from {self.ranges[number].begin[1]:,} on were other ones "
-                        "when they were encoded than when they were hashed, so the input changed; give it as it was, "
-                        "or build with --restart to begin anew"
+                        "when they were encoded than when they were hashed, so the input changed",
+                        advice=("give it as it was, or build with --restart to begin anew",),
                     )
-
-    def _no_documents(self) -> str:
-        skipped = ", ".join(f"{n} {kind}" for kind, n in sorted(self.planner.counts.skipped.items()))
-        limits = " within the limits given" if self.planner.full else ""
-        return (
-            f"{len(self.sources)} inputs ({self.sources[0]} first) gave no document{limits}: "
-            f"{skipped or 'no records at all'}; nothing was written"
-        )
 
 
 def _files_of(shard: PlannedShard) -> set[tuple[int, int]]:

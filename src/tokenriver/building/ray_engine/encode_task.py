@@ -20,7 +20,7 @@ from tokenriver.corpus.inputs import InputFacts  # noqa: TC001 - msgspec reads t
 from tokenriver.corpus.range_reader import RangeReader, hash_parts
 from tokenriver.corpus.unchanged import require_unchanged
 from tokenriver.errors import TokenizerError, TokenRiverError
-from tokenriver.shards.header import VARIANTS
+from tokenriver.shards.header import dtype_of
 from tokenriver.tokenizers.load import load_tokenizer
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def encode_range(
     encoder = BlockEncoder(
         tokenizer,
         sources,
-        dtype=VARIANTS[job.variant][2],
+        dtype=dtype_of(job.variant),
         separator=job.separator,
         hash_fraction=job.hash_fraction,
         verify_sample=job.verify_sample,

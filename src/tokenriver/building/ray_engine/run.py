@@ -17,7 +17,6 @@ import msgspec
 
 from tokenriver.building.assemble import expected_text_bytes
 from tokenriver.building.counts import BuildCounts
-from tokenriver.building.pipeline import default_workers
 from tokenriver.building.ray_engine.build_log import BuildLog
 from tokenriver.building.ray_engine.driver import Driver
 from tokenriver.building.ray_engine.encode_task import EncodeJob, TokenizerWord, load_ahead
@@ -29,6 +28,7 @@ from tokenriver.cluster.shared import PARTS
 from tokenriver.corpus.inputs import InputFacts, check_known
 from tokenriver.corpus.ranges import cut_ranges, range_bytes
 from tokenriver.corpus.unchanged import modified_ns
+from tokenriver.cpus import available_cpus
 from tokenriver.errors import TokenRiverError, UsageError
 from tokenriver.resuming.journal import refuse_changes
 from tokenriver.resuming.uploads import Uploads
@@ -74,7 +74,7 @@ def workers_getting_ready(tokenizer: str | os.PathLike[str] | Tokenizer, options
     if not isinstance(word, (str, os.PathLike)):
         yield
         return
-    words, cpus = (_absolute(os.fspath(word)), options.backend, options.separator), options.workers or default_workers()
+    words, cpus = (_absolute(os.fspath(word)), options.backend, options.separator), options.workers or available_cpus()
     with (
         open_session(options.ray_address, cpus=cpus, ahead=partial(load_ahead, *words)) as session,
         session.beforehand(load_ahead, *words, most=options.workers),
@@ -162,7 +162,7 @@ def _absolute(word: str) -> str:
 def _make_shards(job: Job, log: BuildLog, word: TokenizerWord, progress: ProgressSink | None) -> Complete:
     options, folder = job.options, job.target.segments
     ahead = partial(import_module, "tokenriver.building.ray_engine.encode_task")
-    with open_session(options.ray_address, cpus=options.workers or default_workers(), ahead=ahead) as session:
+    with open_session(options.ray_address, cpus=options.workers or available_cpus(), ahead=ahead) as session:
         if log.range_bytes is None:
             _begin(job, log, session)
         else:
@@ -208,7 +208,7 @@ def _driver(job: Job, log: BuildLog, word: TokenizerWord, session: Session, prog
         reading=job.reading(),
         variant=job.variant,
         separator=job.separator,
-        hash_fraction=job.rule.fraction if job.rule.kind == "hash" else None,
+        hash_fraction=job.rule.hash_fraction,
         two_streams=two_streams,
         verify_sample=options.verify_sample,
         expected_bytes=expected_text_bytes(sources),

@@ -17,10 +17,11 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import numpy as np
 
+from tokenriver.batches import offsets_of
 from tokenriver.cluster.shared import attempt_path, read_exactly
 from tokenriver.corpus.splits import VAL
 from tokenriver.errors import UsageError
-from tokenriver.files import naming
+from tokenriver.files import naming, write_all
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -84,9 +85,7 @@ class ChunkDocuments:
         lengths = self.lengths
         if stream is not None and self.given is not None:
             lengths = lengths[self.given == stream]
-        bounds = np.zeros(len(lengths) + 1, np.int64)
-        np.cumsum(lengths, out=bounds[1:])
-        return bounds
+        return offsets_of(lengths)
 
 
 def segment_paths(folder: Path, segment: int) -> tuple[Path, Path, Path]:
@@ -130,7 +129,7 @@ class SegmentWriter:
         for i, ids in enumerate(streams):
             view = np.ascontiguousarray(ids).data.cast("B")
             crcs[i], tokens[i] = zlib.crc32(view), len(ids)
-            _write(self._files[i], view, self._parts[i])
+            self._write(i, view)
             self._size[i] += len(ids)
         self._table.append((tokens, crcs))
         self._blocks.append(replace(block, stream=block.stream[:0].copy()))
@@ -139,6 +138,10 @@ class SegmentWriter:
         if self._text >= _CHUNK_BYTES or self._documents >= _CHUNK_DOCUMENTS:
             self._end_chunk()
 
+    def _write(self, i: int, data: bytes | memoryview) -> None:
+        with naming(self._parts[i]):
+            write_all(self._files[i].fileno(), data)
+
     def _end_chunk(self) -> None:
         lengths = np.concatenate([np.diff(b.bounds) for b in self._blocks])
         texts = np.concatenate([b.text_bytes for b in self._blocks])
@@ -146,7 +149,7 @@ class SegmentWriter:
         table = np.array([(t, c) for t, c in self._table], BLOCK_DTYPE)
         raw = lengths.astype("<u4").tobytes() + (b"" if sides is None else sides.tobytes())
         raw += table.tobytes() + texts.astype("<u8").tobytes()
-        _write(self._files[-1], memoryview(raw), self._parts[-1])
+        self._write(-1, raw)
         val = np.zeros(len(lengths), np.bool_) if sides is None else sides == VAL
         n_val, val_bytes = int(np.count_nonzero(val)), int(texts[val].sum())
         per_stream = table["tokens"].sum(axis=0).tolist()
@@ -201,12 +204,6 @@ def _split_streams(block: EncodedBlock) -> list[NDArray[Any]]:
     for i, side in enumerate(given[starts].tolist()):
         pieces[side].append(block.stream[edges[i] : edges[i + 1]])
     return [np.concatenate(side) for side in pieces]
-
-
-def _write(file: Any, view: memoryview, path: Path) -> None:
-    with naming(path):
-        while view:
-            view = view[file.write(view) :]
 
 
 def read_documents(folder: Path, chunk: Chunk, *, two_streams: bool, with_text: bool = False) -> ChunkDocuments:

@@ -18,7 +18,7 @@ from tokenriver.building.ray_engine.segments import read_documents, segment_path
 from tokenriver.cluster.shared import attempt_path, read_exactly, require_probe
 from tokenriver.errors import IntegrityError
 from tokenriver.files import fsync_directory
-from tokenriver.shards.header import VARIANTS, ShardHeader
+from tokenriver.shards.header import ShardHeader, dtype_of
 from tokenriver.shards.index import index_path
 from tokenriver.shards.layouts import SPLITS
 from tokenriver.shards.manifest import ManifestFile
@@ -120,7 +120,7 @@ def _read_pieces(job: ShardJob, shard: PlannedShard, index: IndexPart | None) ->
 
 def _read_ids(job: ShardJob, piece: Piece, documents: ChunkDocuments) -> Iterator[NDArray[Any]]:
     """The piece's ids block by block, every block that it lies in compared with its CRC-32."""
-    dtype = VARIANTS[job.shape.variant][2]
+    dtype = dtype_of(job.shape.variant)
     path = segment_paths(job.folder, piece.chunk.segment)[piece.stream]
     tokens = documents.blocks["tokens"][:, piece.stream].astype(np.int64)
     ends = np.cumsum(tokens)
@@ -134,7 +134,8 @@ def _read_ids(job: ShardJob, piece: Piece, documents: ChunkDocuments) -> Iterato
         if zlib.crc32(raw) != int(documents.blocks["crc"][i, piece.stream]):
             raise IntegrityError(
                 f"{path}: the {len(raw):,} bytes from byte {at:,} are not those that were written; the storage damaged "
-                "them: give the command with --restart"
+                "them",
+                advice=("give the command with --restart",),
             )
         ids = np.frombuffer(raw, dtype)
         yield ids[max(0, piece.start - begin) : piece.stop - begin]

@@ -48,11 +48,8 @@ def _get_ready() -> Callable[[str], None]:
     """Import and load. What lets Ray's compiled part read the rest of the environment again."""
     ahead: Callable[[], object] | None = pickle.load(sys.stdin.buffer)
     os.environ.update(RAY_JOB_ID=_FIRST_JOB, RAY_RAYLET_PID=str(os.getpid()))
-    with postponed(*UNUSED):
-        for name in (
-            "ray._private.workers.default_worker",
-            "ray._common.usage.usage_lib",
-        ):  # until a worker has connected
+    with postponed(*UNUSED):  # until a worker has connected
+        for name in ("ray._private.workers.default_worker", "ray._common.usage.usage_lib"):
             importlib.import_module(name)
     if ahead is not None:
         ahead()
