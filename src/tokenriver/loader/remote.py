@@ -12,7 +12,7 @@ import json
 import re
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tokenriver.cache.fetch import CachedSet, CachedShard
 from tokenriver.cache.folder import is_own_name
@@ -37,15 +37,18 @@ from tokenriver.storage import is_url, to_path
 from tokenriver.storage.objects import below, find_object
 from tokenriver.storage.paths import scheme_of
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 __all__ = ["hash_remote", "resolve_urls", "shards_at"]
 
 _PIECE = 8 << 20
 Listing = dict[str, dict[str, Any]]
 
 
-def resolve_urls(urls: list[str], *, split: str, cache: CacheSettings | None) -> ShardSource:
+def resolve_urls(urls: list[str], *, split: str, cache: Callable[[], CacheSettings] | None) -> ShardSource:
     """Find and check the shards of a split that lie behind URLs; raises as loader.source.resolve does."""
-    settings = cache or cache_settings()
+    settings = cache_settings() if cache is None else cache()
     patterns = [url for url in urls if _is_pattern(url)]
     if patterns and len(urls) > 1:
         raise UsageError("a list of shards has no patterns in it")

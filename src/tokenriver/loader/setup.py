@@ -18,6 +18,8 @@ from tokenriver.loader.plan import Plan, check_shape
 from tokenriver.loader.source import ShardSource, resolve
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
     from tokenriver.cache.settings import CacheSettings
@@ -102,7 +104,7 @@ def set_up(
     order: Order,
     seed: int,
     drop_last: bool,
-    cache: CacheSettings | None = None,
+    cache: Callable[[], CacheSettings] | None = None,
 ) -> Setup:
     """Resolve the source and make the plan. Raises what TrainLoader says."""
     if not isinstance(drop_last, bool | np.bool_):
@@ -186,7 +188,9 @@ def _check_rows(batch_size: int, world_size: int) -> None:
         )
 
 
-def _part(name: str, path: Source, separator: int | None, *, split: str, cache: CacheSettings | None) -> ShardSource:
+def _part(
+    name: str, path: Source, separator: int | None, *, split: str, cache: Callable[[], CacheSettings] | None
+) -> ShardSource:
     """The data of a mixture's source; an error in how it is named says which source that is."""
     try:
         return _with_separator(resolve(path, split=split, cache=cache), separator)

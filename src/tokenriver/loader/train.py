@@ -7,7 +7,7 @@ from weakref import WeakSet
 
 import numpy as np
 
-from tokenriver.cache.settings import cache_settings
+from tokenriver.cache.settings import settings_when_needed
 from tokenriver.errors import ResumeError, UsageError
 from tokenriver.loader.arguments import NO_EPOCHS, optional_whole, plain, ranks, whole
 from tokenriver.loader.assembly import Assembly
@@ -112,7 +112,7 @@ class TrainLoader:
             seed=seed,
             drop_last=drop_last,
             split=split,
-            cache=cache_settings(cache_dir, cache_limit),
+            cache=settings_when_needed(cache_dir, cache_limit),
         )
         self.data, self.plan = self._setup.data, self._setup.plan
         if self.plan.endless_epoch and epochs is not None:

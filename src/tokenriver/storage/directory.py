@@ -10,7 +10,6 @@ import hashlib
 import os
 import re
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tokenriver.errors import UsageError
@@ -23,12 +22,14 @@ from tokenriver.storage.paths import (
     scheme_of,
     shown,
     to_folder,
+    user_cache,
 )
 from tokenriver.storage.reading import read_whole
 from tokenriver.storage.uploading import upload_whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+    from pathlib import Path
 
 __all__ = ["STAGING_VARIABLE", "RemoteDirectory", "staging_directory", "staging_root"]
 
@@ -96,8 +97,7 @@ def staging_root(root: str | os.PathLike[str] | None = None) -> Path:
     """
     chosen = root or os.environ.get(STAGING_VARIABLE)
     if not chosen:
-        cache = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-        chosen = Path(cache) / "tokenriver" / "staging"
+        chosen = user_cache(instead=f"--staging or {STAGING_VARIABLE}") / "tokenriver" / "staging"
     return to_folder(local_path(chosen, what="the staging directory"), option=f"--staging or {STAGING_VARIABLE}")
 
 

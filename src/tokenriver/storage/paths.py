@@ -30,6 +30,7 @@ __all__ = [
     "to_folder",
     "to_output",
     "to_path",
+    "user_cache",
     "word_of",
 ]
 
@@ -160,6 +161,17 @@ def local_path(value: str | os.PathLike[str], *, what: str) -> Path:
     if path is None or is_remote(path):
         raise UsageError(f"{what} {shown(value)}: a URL, but this has to be a path on this machine")
     return path
+
+
+def user_cache(*, instead: str) -> Path:
+    """Where this user's caches lie; UsageError, naming what to use `instead`, for a user without a home directory."""
+    given = os.environ.get("XDG_CACHE_HOME")
+    try:
+        return Path(given) if given else Path.home() / ".cache"
+    except RuntimeError:
+        raise UsageError(
+            f"this user has no home directory, in which a cache would be; name a folder with {instead}"
+        ) from None
 
 
 def named_in(file: Path, word: str) -> str:
