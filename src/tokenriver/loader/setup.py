@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tokenriver.errors import UsageError
+from tokenriver.loader.arguments import flag, shown
 from tokenriver.loader.dealt import DealtPlan
 from tokenriver.loader.documents import DocumentFinder
 from tokenriver.loader.mixture import Mixture
@@ -49,7 +50,7 @@ class Packer:
 
     def __post_init__(self) -> None:
         if self.packing not in PACKINGS:
-            raise UsageError(f"packing is one of {', '.join(PACKINGS)}, not {self.packing!r}")
+            raise UsageError(f"packing is one of {', '.join(PACKINGS)}, not {shown(self.packing)}")
         if self.packing == "concat" and (self.max_doc_len is not None or self.window is not None):
             raise UsageError("max_doc_len and window belong to packing='bos-aligned' and 'best-fit'")
         if self.max_doc_len is not None and (self.packing != "bos-aligned" or not 1 <= self.max_doc_len < 2**63):
@@ -107,8 +108,7 @@ def set_up(
     cache: Callable[[], CacheSettings] | None = None,
 ) -> Setup:
     """Resolve the source and make the plan. Raises what TrainLoader says."""
-    if not isinstance(drop_last, bool | np.bool_):
-        raise UsageError(f"drop_last is True or False, not {drop_last!r}")
+    drop_last = flag("drop_last", drop_last)
     if order == "block-shuffled" and (isinstance(source, Mixture) or packer.packing != "concat"):
         what = "a mixture" if isinstance(source, Mixture) else f"packing={packer.packing!r}"
         raise UsageError(f"order='block-shuffled' is for the flat stream of one data set; {what} takes 'shuffled'")

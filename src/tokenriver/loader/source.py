@@ -88,7 +88,7 @@ def resolve(source: Source, *, split: str, cache: Callable[[], CacheSettings] | 
     disagrees with its manifest, FormatError for a file that is no shard, and OSError when a file cannot be read.
     """
     if split not in ("train", "val"):
-        raise UsageError(f"split is 'train' or 'val', not {split!r}")
+        raise UsageError(f"split is 'train' or 'val', not {shown(split)}")
     single = isinstance(source, str | os.PathLike) or hasattr(source, "fs")
     if not single and (isinstance(source, bytes | Mapping) or not isinstance(source, Iterable)):
         raise UsageError(f"a source is a path or URL, a list of them, or a Mixture, not {shown(source)}")
