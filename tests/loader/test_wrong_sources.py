@@ -126,7 +126,7 @@ def test_what_is_no_number_is_no_rank_either(data_set: Callable[..., Path], name
         with pytest.raises(UsageError, match=f"{name} (is a whole number, not|has at most 40 digits)"):
             TrainLoader(root, **OPTIONS, **{name: wrong})
     for wrong in (least - 1, -1, "", "one", str(least - 1)):
-        with pytest.raises(UsageError, match=f"{name} is a whole number of {least} or more, not {wrong!r}"):
+        with pytest.raises(UsageError, match=f"{name} is an integer of {least} or more, not {wrong!r}"):
             TrainLoader(root, **OPTIONS, **{name: wrong})
     for good in (least, np.int64(least), str(least)):  # the environment's are texts
         assert getattr(TrainLoader(root, **OPTIONS, **{name: good}), name) == least

@@ -91,7 +91,7 @@ def ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
         least = 0 if name == "RANK" else 1
         if number < least:
             where = f" ({name} in the environment)" if given is None else ""
-            raise UsageError(f"{name.lower()} is a whole number of {least} or more, not {shown(text)}{where}")
+            raise UsageError(f"{name.lower()} is an integer of {least} or more, not {shown(text)}{where}")
         values.append(number)
     found, of = values
     if of > 1 and rank is None and "RANK" not in os.environ:
