@@ -233,6 +233,12 @@ def test_to_device_gives_the_loader_s_batches_and_moves_its_position(
     assert loader.state_dict() == plain.state_dict()
 
 
+def test_to_device_takes_a_loader_and_nothing_else(data_set: DataSet) -> None:
+    for other in (TrainDataset(data_set([700]), **options()), None):
+        with pytest.raises(UsageError, match=f"to_device takes a TrainLoader, not a {type(other).__name__}"):
+            to_device(other, "cpu")  # type: ignore[arg-type]
+
+
 def test_ids_widen_without_a_sign() -> None:
     from tokenriver.loader.torch import widen
 

@@ -45,11 +45,8 @@ __all__ = [
     "widen",
 ]
 
-IGNORED = -100
-"""Target of a padded row: what torch's cross_entropy leaves out by default."""
-
-_NO_EPOCH = -1
-"""Told to workers that persist: the position was moved to no epoch's start."""
+IGNORED = -100  # target of a padded row: what torch's cross_entropy leaves out by default
+_NO_EPOCH = -1  # told to workers that persist: the position was moved to no epoch's start
 
 
 class TrainDataset(IterableDataset[tuple[torch.Tensor, torch.Tensor]]):
@@ -189,10 +186,11 @@ def to_device(
 
     On CUDA the ids travel as they lie in the shards (uint16 or uint32): a background thread reads each batch into
     pinned memory, one non-blocking copy on a side stream brings it over, and the device makes (inputs, targets) of
-    it. A pinned buffer is filled again only after the copy's event has passed. Elsewhere the background thread
-    reads, and one conversion makes the tensors.
+    it. A pinned buffer is filled again only after its copy. Elsewhere one conversion makes tensors of what was read.
     """
     device = torch.device(device)
+    if not isinstance(loader, TrainLoader):
+        raise UsageError(f"to_device takes a TrainLoader, not a {type(loader).__name__}")
     if dtype not in (torch.int32, torch.int64):
         raise UsageError(f"dtype is torch.int32 or torch.int64, not {dtype}")
     return _Staged(loader, device, dtype) if device.type == "cuda" else _Converted(loader, device, dtype)
