@@ -254,8 +254,8 @@ class _Staged(Iteration[Marks]):
     def _on_device(self, buffer: Rows, raw: Raw, marks: Marks) -> TensorBatch:
         """A filled buffer's batch; buffers whose copies are done are free again."""
         assert isinstance(buffer, _PinnedRows)
-        if self._dtype == torch.int32:
-            self._loader.assembly.require_int32(buffer, raw)
+        dtype = np.dtype(np.int32 if self._dtype == torch.int32 else np.int64)
+        self._loader.assembly.check_ids(buffer, raw, dtype)
         current = torch.cuda.current_stream(self._device)
         with torch.cuda.stream(self._stream):
             ids = buffer.tensor.to(self._device, non_blocking=True)
