@@ -221,3 +221,9 @@ def test_a_path_of_bytes_is_no_source() -> None:
 
     with pytest.raises(UsageError, match=r"a source is a path or URL.* is neither"):
         TrainLoader(InBytes(), batch_size=2, seq_len=8)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("url", ["s3://", "s3:///", "gs://"])
+def test_a_url_that_names_nothing_is_shown_as_it_was_given(url: str) -> None:
+    with pytest.raises(UsageError, match=f"^{url}: names no bucket and no path"):
+        TrainLoader(url, batch_size=2, seq_len=8)

@@ -60,7 +60,7 @@ def resolve_urls(urls: list[str], *, split: str, cache: Callable[[], CacheSettin
         one_split([url.rpartition("/")[2] for url in urls], "the list" if len(urls) > 1 else urls[0], split=split)
         return ShardSource(split, tuple(together(shards_at(urls, settings))))
     url = urls[0].rstrip("/")
-    to_path(url)  # says what is missing for this kind of URL
+    to_path(urls[0])  # says what is missing for this kind of URL
     if url.endswith(".json"):
         directory, _, name = url.rpartition("/")
         return _from_manifest(Objects(directory), name, settings, split=split)
