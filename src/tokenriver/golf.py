@@ -108,8 +108,8 @@ class TokenStream:
     def take_array(self, n: int) -> np.ndarray[Any, Any]:
         """The next n ids as a NumPy array."""
         n = whole("n", n)
-        if n < 0:
-            raise UsageError(f"cannot take {n} ids")
+        if not 0 <= n < 1 << 48:
+            raise UsageError(f"{n:,} ids cannot be taken at once; take 0 or more, as many as fit into memory")
         reader = self._reader
         if self._told != self.file_idx:
             self._told = self.file_idx
@@ -136,7 +136,7 @@ class DistributedTokenLoader:
     """
 
     def __init__(self, pattern: str, rank: int, world_size: int, device: Any) -> None:
-        rank, world_size = whole("rank", rank), whole("world_size", world_size)
+        rank, world_size = whole("rank", rank), _at_least_one("world_size", world_size)
         if not 0 <= rank < world_size:
             raise UsageError(f"rank is in [0, {world_size}), not {rank}")
         self.rank, self.world_size, self.device = rank, world_size, device

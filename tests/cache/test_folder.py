@@ -8,13 +8,16 @@ import threading
 from hashlib import sha256
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
+from positions import write_data_set
 
-from tokenriver import UsageError
+from tokenriver import TrainLoader, UsageError
 from tokenriver.cache.folder import CacheFolder, CacheFullError
 from tokenriver.cache.marks import mark_verified, whole_stat
 from tokenriver.cache.settings import CacheSettings, cache_settings, parse_bytes
 from tokenriver.cli import main
+from tokenriver.storage.directory import staging_root
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -207,3 +210,41 @@ def test_what_others_keep_beside_the_cache_is_neither_shown_nor_removed(
 def test_a_size_of_thousands_of_digits_is_refused() -> None:
     with pytest.raises(UsageError, match="a number of bytes"):
         parse_bytes("9" * 5000 + "GB")
+
+
+def test_a_user_without_a_home_reads_files_of_this_machine_and_is_told_to_name_a_cache_for_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("HOME", "XDG_CACHE_HOME", "TOKENRIVER_CACHE_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 2**31 - 7)  # in no list of users
+    monkeypatch.setenv("TOKENRIVER_CACHE_LIMIT", "no size")
+    root = write_data_set(tmp_path / "data", [700])
+    assert TrainLoader(root, batch_size=2, seq_len=8).n_tokens == 700
+    monkeypatch.delenv("TOKENRIVER_CACHE_LIMIT")
+    with pytest.raises(UsageError, match=r"no home directory.*cache_dir or TOKENRIVER_CACHE_DIR"):
+        cache_settings()
+    with pytest.raises(UsageError, match=r"no home directory.*--staging or TOKENRIVER_STAGING"):
+        staging_root()
+    monkeypatch.setenv("TOKENRIVER_CACHE_DIR", str(tmp_path))
+    assert cache_settings().root == tmp_path
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"cache_dir": 1}, "cache_dir is the path of a directory, not 1"),
+        ({"cache_dir": "s3://bucket"}, "a URL, but this has to be a path on this machine"),
+        ({"cache_limit": "no size"}, "cache_limit is a number of bytes"),
+        ({"cache_limit": True}, "cache_limit is a number of bytes"),
+    ],
+)
+def test_a_cache_that_was_given_is_checked_at_once_also_where_none_is_needed(
+    tmp_path: Path, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(UsageError, match=message):
+        TrainLoader(write_data_set(tmp_path / "data", [700]), batch_size=2, seq_len=8, **options)
+
+
+def test_numpy_s_numbers_are_sizes_too() -> None:
+    assert parse_bytes(np.int64(7)) == 7  # type: ignore[arg-type]

@@ -185,8 +185,45 @@ def test_mistakes_are_one_line(
     assert error.count("\n") == 1
 
 
-def test_a_state_whose_packing_is_no_object_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    wanted = {"split": "train", "order": "shuffled", "seed": 0, "seq_len": 4, "global_batch_size": 2, "packing": 5}
-    (tmp_path / "state.json").write_text(json.dumps(wanted))
-    assert main(["trace", str(tmp_path), "--step", "0", "--state", str(tmp_path / "state.json")]) == 1
-    assert "not the state of a loader" in capsys.readouterr().err
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"packing": 5}, "not the state of a loader: what it says of packing"),
+        ({"packing": {"mode": ["best-fit"]}}, "packing is one of concat, bos-aligned, best-fit, not ['best-fit']"),
+        ({"packing": {"mode": "bos-aligned", "max_doc_len": "x"}}, "max_doc_len is a whole number, not 'x'"),
+        ({"global_batch_size": 0}, "global_batch_size is 0, expected a whole number of 1 or more, below 2^62"),
+        ({"seq_len": -4}, "seq_len is -4"),
+        ({"seed": 2**64}, "seed is 18446744073709551616, expected a whole number of 0 or more, below 2^64"),
+        ({"order": "random"}, "order is one of shuffled, sequential, block-shuffled, not 'random'"),
+        ({"split": "test"}, "split is one of train, val, not 'test'"),
+        ({"seed": 1}, None),
+    ],
+)
+def test_a_damaged_state_is_no_fault_of_the_command_line_and_its_file_is_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], change: dict[str, Any], message: str | None
+) -> None:
+    root, state = write_data_set(tmp_path / "data", [100]), tmp_path / "state.json"
+    loader = TrainLoader(root, batch_size=2, seq_len=4)
+    state.write_text(json.dumps(loader.state_dict() | change))
+    code = main(["trace", str(root), "--step", "0", "--state", str(state)])
+    error = capsys.readouterr().err
+    if message is None:
+        assert code == 0
+        return
+    assert code == 1
+    assert error.startswith(f"tokenriver: {state}: ")
+    assert message in error
+    assert error.count("\n") == 1
+
+
+def test_a_state_of_other_data_is_refused_with_advice_for_the_command_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    root, state = write_data_set(tmp_path / "data", [100]), tmp_path / "state.json"
+    state.write_text(json.dumps(TrainLoader(root, batch_size=2, seq_len=4).state_dict()))
+    other = write_data_set(tmp_path / "other", [120])
+    assert main(["trace", str(other), "--step", "0", "--state", str(state)]) == 1
+    error = capsys.readouterr().err
+    assert error.startswith(f"tokenriver: {state}: the saved state does not belong to this loader: the data changed")
+    assert error.endswith("to look at other data give --batch-size, --seq-len and the rest instead of --state\n")
+    assert "load_state_dict" not in error

@@ -115,4 +115,10 @@ def test_numbers_of_the_drop_in_loaders_are_whole(pattern: str, wrong: Any) -> N
             call()
     with pytest.raises(UsageError, match="grad_accum_steps is at least 1, not 0"):
         loader.next_batch(80, 8, 0)
+    for ranks in (0, -1):
+        with pytest.raises(UsageError, match=f"world_size is at least 1, not {ranks}"):
+            golf.DistributedTokenLoader(pattern, 0, ranks, None)
+    for many in (-1, 10**30):
+        with pytest.raises(UsageError, match=f"{many:,} ids cannot be taken at once"):
+            stream.take(many)
     assert stream.take(3).tolist() == [0, 1, 2]

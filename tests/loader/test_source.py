@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -198,3 +199,31 @@ def test_what_is_no_file_in_a_shard_s_place_is_named_and_not_waited_for(
         found(root)
     problems = {finding.problem for finding in verify([root]).findings if finding.path.name == "train-00001.bin"}
     assert problems & {"Is a directory", "a named pipe, not a file"}
+
+
+def test_a_source_may_begin_with_a_tilde_as_other_paths_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    write_data_set(tmp_path / "data", [300, 400])
+    sources: list[Any] = [
+        "~/data",
+        Path("~/data"),
+        "~/data/train-*.bin",
+        ["~/data/train-00000.bin", "~/data/train-00001.bin"],
+    ]
+    for source in sources:
+        assert TrainLoader(source, batch_size=2, seq_len=8).n_tokens == 700
+
+
+def test_a_path_of_bytes_is_no_source() -> None:
+    class InBytes:
+        def __fspath__(self) -> bytes:
+            return b"data"
+
+    with pytest.raises(UsageError, match=r"a source is a path or URL.* is neither"):
+        TrainLoader(InBytes(), batch_size=2, seq_len=8)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("url", ["s3://", "s3:///", "gs://"])
+def test_a_url_that_names_nothing_is_shown_as_it_was_given(url: str) -> None:
+    with pytest.raises(UsageError, match=f"^{url}: names no bucket and no path"):
+        TrainLoader(url, batch_size=2, seq_len=8)

@@ -339,12 +339,24 @@ def test_verify_hashes_the_shards_of_every_source_of_a_mixture(tmp_path: Path, m
         ({"rank": 0}, "it has rank"),
         ({"step": None}, "step is None"),
         ({"fingerprint": "what"}, "fingerprint is not one"),
+        ({"version": 10**5000}, "version a number of thousands of digits; this tokenriver reads"),
+        ({"version": np.array([1, 2])}, r"version array\(\[1, 2\]\); this tokenriver reads"),
+        ({"version": "1" * 1000}, r"version '1{199}…; this tokenriver reads"),
+        ({"step": 10**5000}, "step is a number of thousands of digits"),
+        ({"order": "s" * 1000}, "order was 's{199}…, here it is 'shuffled'"),
+        ({"split": "train\n"}, r"split was 'train\\n', here it is 'train'"),
+        ({"seed": np.arange(2000).reshape(2, 1000)}, r"seed is array\(\[\[ 0, 1, 2, "),
+        ({"seq_len": 0}, "seq_len is 0, expected a whole number of 1 or more"),
+        ({"global_batch_size": 0}, "global_batch_size is 0, expected a whole number of 1 or more"),
+        ({"packing": {"mode": "best-fit", "window": 10**5000}}, "packing was concat, here|packing was best-fit, here"),
     ],
 )
 def test_a_malformed_state_is_refused(data_set: DataSet, change: dict[str, Any], message: str) -> None:
     loader = TrainLoader(data_set([500]), batch_size=2, seq_len=8)
-    with pytest.raises(ResumeError, match=message):
+    with pytest.raises(ResumeError, match=message) as found:
         loader.load_state_dict(loader.state_dict() | change)
+    assert "\n" not in str(found.value)
+    assert len(str(found.value)) < 1000
     incomplete = loader.state_dict()
     del incomplete["order"]
     with pytest.raises(ResumeError, match="lacks order"):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
 import subprocess
@@ -9,9 +10,11 @@ import sys
 from collections.abc import Callable, Sequence
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
+from packing_cases import write_documents
 from positions import write_data_set
 
 from tokenriver import IntegrityError, TrainLoader, write_shard
@@ -225,3 +228,47 @@ def test_a_read_that_comes_back_short_is_asked_for_again(data_set: DataSet, monk
         loader = TrainLoader(data_set([500]), batch_size=8, seq_len=7, epochs=1, order=order, drop_last=False)
         starts = np.concatenate([b.inputs[:, 0] if b.mask is None else b.inputs[b.mask[:, 0], 0] for b in loader])
         assert sorted(starts.tolist()) == [7 * i for i in range(71)]
+
+
+@pytest.mark.parametrize(
+    ("order", "packing"),
+    [*((order, "concat") for order in ORDERS), ("sequential", "best-fit"), ("shuffled", "best-fit")],
+)
+def test_a_disk_that_fails_is_an_error_that_names_the_shard_and_where_it_answers_again_the_loader_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, order: str, packing: str
+) -> None:
+    (_, damaged), _ = write_documents(tmp_path, [50] * 40, shards=2)
+    options: dict[str, Any] = {"batch_size": 4, "seq_len": 8, "order": order, "packing": packing, "epochs": 1}
+    expected = [batch.inputs.tolist() for batch in TrainLoader(tmp_path, **options)]
+    monkeypatch.setattr(range_reader, "many_reads", lambda: None)
+    fails, bad = [True], damaged.stat().st_ino
+
+    def failing(call: Callable[..., Any]) -> Callable[..., Any]:
+        def read(descriptor: int, *rest: Any) -> Any:
+            if fails and os.fstat(descriptor).st_ino == bad:
+                raise OSError(errno.EIO, os.strerror(errno.EIO))
+            return call(descriptor, *rest)
+
+        return read
+
+    for name in ("_pread", "_preadv"):
+        monkeypatch.setattr(range_reader, name, failing(getattr(range_reader, name)))
+    batches, got = iter(TrainLoader(tmp_path, **options)), []
+    with pytest.raises(OSError, match="Input/output error") as found:
+        got.extend(batch.inputs.tolist() for batch in batches)  # keeps those before the error
+    assert found.value.errno == errno.EIO
+    assert found.value.filename == str(damaged)
+    assert len(got) < len(expected)
+    fails.clear()
+    got += [batch.inputs.tolist() for batch in batches]
+    assert got == expected
+
+
+def test_a_file_that_opens_but_cannot_be_read_is_named(tmp_path: Path) -> None:
+    memory = Path("/proc/self/mem")  # nothing is at its beginning
+    if not memory.exists():
+        pytest.skip("no such file here")
+    (tmp_path / "a.bin").symlink_to(memory)
+    with pytest.raises(OSError, match="Input/output error") as found:
+        TrainLoader(tmp_path / "a.bin", batch_size=1, seq_len=8)
+    assert found.value.filename == str(tmp_path / "a.bin")

@@ -99,6 +99,31 @@ def test_a_stateful_data_loader_saves_and_restores_anywhere(data_set: DataSet, w
     assert digests(loader) == expected[len(got) :]
 
 
+@pytest.mark.parametrize(("workers", "persistent"), [(0, False), (2, False), (2, True)])
+def test_after_a_pass_that_had_ended_when_it_was_saved_the_next_is_the_one_that_set_epoch_says(
+    data_set: DataSet, workers: int, persistent: bool
+) -> None:
+    stateful = pytest.importorskip("torchdata.stateful_dataloader").StatefulDataLoader
+    root, steps = data_set([700]), 43
+    whole = reference(root, 3 * steps)
+
+    def fresh() -> Any:
+        dataset = TrainDataset(root, epochs=1, **options())
+        return stateful(dataset, batch_size=None, num_workers=workers, persistent_workers=persistent)
+
+    loader = fresh()
+    for epoch in (0, 1):
+        loader.dataset.set_epoch(epoch)
+        assert digests(loader) == whole[epoch * steps : (epoch + 1) * steps]
+    resumed = fresh()
+    resumed.load_state_dict(loader.state_dict())
+    resumed.dataset.set_epoch(2)
+    assert digests(resumed) == whole[2 * steps :]
+    again = fresh()
+    again.load_state_dict(loader.state_dict())
+    assert len(digests(again)) == steps  # none was said: from the start of the data set
+
+
 def test_the_data_set_takes_a_loader_s_state_and_refuses_what_is_none(data_set: DataSet) -> None:
     root = data_set([700])
     plain = TrainLoader(root, **options())
@@ -206,6 +231,12 @@ def test_to_device_gives_the_loader_s_batches_and_moves_its_position(
         if k == 3:
             assert loader.state_dict()["step"] == 4
     assert loader.state_dict() == plain.state_dict()
+
+
+def test_to_device_takes_a_loader_and_nothing_else(data_set: DataSet) -> None:
+    for other in (TrainDataset(data_set([700]), **options()), None):
+        with pytest.raises(UsageError, match=f"to_device takes a TrainLoader, not a {type(other).__name__}"):
+            to_device(other, "cpu")  # type: ignore[arg-type]
 
 
 def test_ids_widen_without_a_sign() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -116,6 +117,31 @@ def test_ranks_of_the_environment_that_cannot_be_are_named_as_such(
     monkeypatch.setenv("WORLD_SIZE", "9" * 5000)
     with pytest.raises(UsageError, match=r"not '9{40}' \(WORLD_SIZE in the environment\)"):
         TrainLoader(root, **OPTIONS)
+
+
+@pytest.mark.parametrize("name", ["rank", "world_size"])
+def test_what_is_no_number_is_no_rank_either(data_set: Callable[..., Path], name: str) -> None:
+    root, least = data_set([100]), int(name == "world_size")
+    for wrong in (True, 1.0, 10**50, 10**5000, np.bool_(True), b"0", Decimal(1)):
+        with pytest.raises(UsageError, match=f"{name} (is a whole number, not|has at most 40 digits)"):
+            TrainLoader(root, **OPTIONS, **{name: wrong})
+    for wrong in (least - 1, -1, "", "one", str(least - 1)):
+        with pytest.raises(UsageError, match=f"{name} is an integer of {least} or more, not {wrong!r}"):
+            TrainLoader(root, **OPTIONS, **{name: wrong})
+    for good in (least, np.int64(least), str(least)):  # the environment's are texts
+        assert getattr(TrainLoader(root, **OPTIONS, **{name: good}), name) == least
+
+
+@pytest.mark.parametrize("name", ["drop_last", "verify"])
+def test_a_flag_is_true_or_false(data_set: Callable[..., Path], name: str) -> None:
+    root = data_set([100])
+    for wrong in ("no", 0, 1, None):
+        with pytest.raises(UsageError, match=f"{name} is True or False, not {wrong!r}"):
+            TrainLoader(root, **OPTIONS, **{name: wrong})
+    assert TrainLoader(root, **OPTIONS, **{name: np.bool_(True)}).n_tokens == 100
+    loader = TrainLoader(root, **OPTIONS)
+    with pytest.raises(UsageError, match="verify is True or False, not 'no'"):
+        loader.load_state_dict(loader.state_dict(), verify="no")  # type: ignore[arg-type]
 
 
 def test_processes_that_do_not_know_their_rank_do_not_all_read_the_rows_of_rank_0(

@@ -78,7 +78,7 @@ def trace_command(
         raise UsageError("the batch's shape is not known: give --batch-size and --seq-len, or --state")
     loader = TrainLoader(dataset, batch_size=batch_size, rank=0, world_size=world_size, prefetch=0, **settings)
     if state is not None:
-        loader.load_state_dict(saved)
+        _check_belongs(loader, saved, state)
     coder = None if tokenizer is None else load_decoder(tokenizer, made_with=loader.data.tokenizer, what=dataset)
     separator = None
     if coder is not None and loader.data.separator_id is None and loader.data.manifest is None:
@@ -114,20 +114,38 @@ def _contradicted(context: typer.Context, saved: dict[str, Any], world_size: int
             )
 
 
+def _check_belongs(loader: TrainLoader, saved: dict[str, Any], state: str) -> None:
+    """Raise ResumeError, with advice for the command line, where a state is not this data's."""
+    try:
+        loader.load_state_dict(saved)
+    except ResumeError as error:
+        error.args = (f"{state}: {error.args[0]}",)
+        if error.advice:  # what to say in Python to override it
+            error.advice = ("to look at other data give --batch-size, --seq-len and the rest instead of --state",)
+        raise
+
+
 def _read_state(path: Path, world_size: int) -> dict[str, Any]:
-    """A saved loader state; the plain settings that it must hold are checked here, the rest by the loader."""
+    """A saved loader state; whether it belongs to the data is for the loader to say."""
+    from tokenriver.loader.arguments import optional_whole, shown
+    from tokenriver.loader.order import ORDERS
+    from tokenriver.loader.setup import Packer
+    from tokenriver.loader.state import check_form
     from tokenriver.shards.manifest import read_limited
 
     try:
-        saved = json.loads(read_limited(path))
+        saved: dict[str, Any] = json.loads(read_limited(path))
     except (ValueError, RecursionError) as error:
         raise ResumeError(f"{path}: not JSON ({error})") from None
-    wanted = {"split": str, "order": str, "seed": int, "seq_len": int, "global_batch_size": int}
-    if not isinstance(saved, dict) or any(
-        not isinstance(saved.get(k), kind)
-        for k, kind in [*wanted.items(), *(("packing", dict),) * ("packing" in saved)]
-    ):
-        raise ResumeError(f"{path}: not the state of a loader, which has {', '.join(wanted)}")
+    try:
+        check_form(saved)
+        packed = saved.get("packing", {})
+        Packer(packed.get("mode", "concat"), max_doc_len=optional_whole("max_doc_len", packed.get("max_doc_len")))
+    except (ResumeError, UsageError) as error:  # a damaged file is no fault of the command line
+        raise ResumeError(f"{path}: {error}") from None
+    for name, known in (("split", ("train", "val")), ("order", ORDERS)):
+        if saved[name] not in known:
+            raise ResumeError(f"{path}: {name} is one of {', '.join(known)}, not {shown(saved[name])}")
     if saved["global_batch_size"] % world_size:
         raise UsageError(f"{path}: {saved['global_batch_size']} rows a step cannot be shared by {world_size} ranks")
     return saved

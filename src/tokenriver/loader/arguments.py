@@ -8,9 +8,11 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+
 from tokenriver.errors import UsageError
 
-__all__ = ["NO_EPOCHS", "optional_whole", "plain", "ranks", "shown", "whole"]
+__all__ = ["NO_EPOCHS", "flag", "optional_whole", "plain", "ranks", "shown", "whole"]
 
 _LOG = logging.getLogger("tokenriver.loader")
 
@@ -24,11 +26,13 @@ NO_EPOCHS = "a mixture has no epochs: give its sources max_epochs, and leave epo
 
 
 def shown(value: Any) -> str:
-    """A value as an error shows it, also a number of so many digits that Python will not write it out."""
+    """A value as an error shows it, on one line, also a number of so many digits that Python will not write it out."""
     try:
         text = repr(value)
     except ValueError:
         return "a number of thousands of digits"
+    if "\n" in text:  # an array
+        text = " ".join(text.split())
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
@@ -43,6 +47,13 @@ def whole(name: str, value: Any) -> int:
     if abs(number) >= 10**_MOST_DIGITS:
         raise UsageError(f"{name} has at most {_MOST_DIGITS} digits, unlike {shown(number)}")
     return number
+
+
+def flag(name: str, value: Any) -> bool:
+    """True or False, also NumPy's; UsageError for anything else: "no" would be true."""
+    if not isinstance(value, bool | np.bool_):
+        raise UsageError(f"{name} is True or False, not {shown(value)}")
+    return bool(value)
 
 
 def optional_whole(name: str, value: Any) -> int | None:
@@ -63,18 +74,25 @@ def plain(state: Any) -> Any:
 
 
 def ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
-    """Rank and world size: as given, else torchrun's RANK and WORLD_SIZE, else 0 of 1.
+    """Rank and world size: as given (also as a text, as the environment has them), else torchrun's RANK and WORLD_SIZE,
+    else 0 of 1.
 
     Raises UsageError for what is no such number, and for a WORLD_SIZE without a RANK: each process would take the rows
     of rank 0. A `world_size` that was given without a rank is as good as rank 0, but worth a word.
     """
     values = []
     for given, name, default in ((rank, "RANK", "0"), (world_size, "WORLD_SIZE", "1")):
-        text = os.environ.get(name, default) if given is None else str(given)
-        if not text.strip().isdecimal() or len(text) > _MOST_DIGITS:
+        text = os.environ.get(name, default) if given is None else given
+        if not isinstance(text, str):
+            number = whole(name.lower(), text)
+        else:
+            number = int(text) if text.strip().isdecimal() and len(text) <= _MOST_DIGITS else -1
+            text = text[:_MOST_DIGITS]
+        least = 0 if name == "RANK" else 1
+        if number < least:
             where = f" ({name} in the environment)" if given is None else ""
-            raise UsageError(f"{name.lower()} is an integer of 0 or more, not {text[:_MOST_DIGITS]!r}{where}")
-        values.append(int(text))
+            raise UsageError(f"{name.lower()} is an integer of {least} or more, not {shown(text)}{where}")
+        values.append(number)
     found, of = values
     if of > 1 and rank is None and "RANK" not in os.environ:
         if world_size is None:
@@ -83,7 +101,7 @@ def ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
                 "would read the same rows; give rank, or begin the processes with torchrun, which sets RANK"
             )
         _LOG.warning("world_size is %d, and no rank was given: this loader reads the rows of rank 0", of)
-    if 0 < of <= found and rank is None:
+    if of <= found and rank is None:
         raise UsageError(
             f"rank is in [0, {of}) for a world size of {of}, not {found} (RANK in the environment); torchrun sets RANK "
             "and WORLD_SIZE together, or give rank and world_size"

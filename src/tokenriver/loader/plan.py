@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from tokenriver.errors import UsageError
+from tokenriver.loader.arguments import shown
 from tokenriver.loader.block_order import BlockOrder
 from tokenriver.loader.order import ORDERS, Order, permute
 
@@ -44,7 +45,7 @@ def check_shape(plan: HasShape) -> None:
     if not 0 <= plan.rank < plan.world_size:
         raise UsageError(f"rank is in [0, {plan.world_size}) for a world size of {plan.world_size}, not {plan.rank}")
     if plan.order not in ORDERS:
-        raise UsageError(f"order is one of {', '.join(ORDERS)}, not {plan.order!r}")
+        raise UsageError(f"order is one of {', '.join(ORDERS)}, not {shown(plan.order)}")
     if not 0 <= plan.seed < 1 << 64:
         raise UsageError(f"seed is an integer in [0, 2^64), not {plan.seed}")
 

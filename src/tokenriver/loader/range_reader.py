@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import suppress
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from tokenriver.errors import IntegrityError
 from tokenriver.loader.many_reads import FEWEST, many_reads
 from tokenriver.loader.open_shards import OpenShards
+from tokenriver.loader.shard_file import named
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -100,7 +102,10 @@ class RangeReader(OpenShards):
             half = len(index) // 2
             parts = self._read_pieces(index[:half], sizes[:half], offsets[:half])
             return parts + self._read_pieces(index[half:], sizes[half:], offsets[half:])
-        return list(map(_pread, [opened[i].descriptor for i in index], sizes, offsets))
+        try:
+            return list(map(_pread, [opened[i].descriptor for i in index], sizes, offsets))
+        except OSError:
+            return [b""] * len(index)  # read again one by one, which says of what shard the error is
 
     def _complete(self, parts: list[bytes], index: list[int], sizes: list[int], offsets: list[int]) -> None:
         """Read again what came back short, which says what is wrong where it is again."""
@@ -121,8 +126,9 @@ class RangeReader(OpenShards):
                 here = index[part]
                 self._read_inside(here, offsets[part], buffers[part], expected // len(index) * len(here))
             return
-        if sum(map(_preadv, [opened[i].descriptor for i in index], buffers, offsets)) == expected:
-            return
+        with suppress(OSError):  # read again one by one, which says of what shard the error is
+            if sum(map(_preadv, [opened[i].descriptor for i in index], buffers, offsets)) == expected:
+                return
         # The kernel gives at most 2 GiB a call; what came back short is asked for again, and says then what is wrong.
         for i, offset, (view,) in zip(index, offsets, buffers[: len(index)], strict=True):
             self._read_bytes(i, offset, view)
@@ -131,7 +137,10 @@ class RangeReader(OpenShards):
         """All bytes of a range of one shard, in as many calls as it takes."""
         descriptor = self._held(index, time.monotonic()).descriptor
         while view:
-            n = _preadv(descriptor, [view], offset)
+            try:
+                n = _preadv(descriptor, [view], offset)
+            except OSError as error:
+                raise named(error, self.shards[index].path) from None
             if n == len(view):
                 break
             if n == 0:

@@ -12,7 +12,7 @@ import json
 import re
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from tokenriver.cache.fetch import CachedSet
 from tokenriver.cache.folder import is_own_name
@@ -39,15 +39,18 @@ from tokenriver.storage import is_url, to_path
 from tokenriver.storage.objects import below, find_object
 from tokenriver.storage.paths import is_web
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 __all__ = ["hash_remote", "resolve_urls", "shards_at"]
 
 _PIECE = 8 << 20
 Listing = dict[str, dict[str, Any]]
 
 
-def resolve_urls(urls: list[str], *, split: str, cache: CacheSettings | None) -> ShardSource:
+def resolve_urls(urls: list[str], *, split: str, cache: Callable[[], CacheSettings] | None) -> ShardSource:
     """Find and check the shards of a split that lie behind URLs; raises as loader.source.resolve does."""
-    settings = cache or cache_settings()
+    settings = cache_settings() if cache is None else cache()
     patterns = [url for url in urls if _is_pattern(url)]
     if patterns and len(urls) > 1:
         raise UsageError("a list of shards has no patterns in it")
@@ -59,7 +62,7 @@ def resolve_urls(urls: list[str], *, split: str, cache: CacheSettings | None) ->
         one_split([url.rpartition("/")[2] for url in urls], "the list" if len(urls) > 1 else urls[0], split=split)
         return ShardSource(split, tuple(together(shards_at(urls, settings))))
     url = urls[0].rstrip("/")
-    to_path(url)  # says what is missing for this kind of URL
+    to_path(urls[0])  # says what is missing for this kind of URL
     if url.endswith(".json"):
         directory, _, name = url.rpartition("/")
         return _from_manifest(Objects(directory), name, settings, split=split)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tokenriver.errors import UsageError
+from tokenriver.loader.arguments import flag, shown
 from tokenriver.loader.dealt import DealtPlan
 from tokenriver.loader.documents import DocumentFinder
 from tokenriver.loader.mixture import Mixture
@@ -18,6 +19,8 @@ from tokenriver.loader.plan import Plan, check_shape
 from tokenriver.loader.source import ShardSource, resolve
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
     from tokenriver.cache.settings import CacheSettings
@@ -47,7 +50,7 @@ class Packer:
 
     def __post_init__(self) -> None:
         if self.packing not in PACKINGS:
-            raise UsageError(f"packing is one of {', '.join(PACKINGS)}, not {self.packing!r}")
+            raise UsageError(f"packing is one of {', '.join(PACKINGS)}, not {shown(self.packing)}")
         if self.packing == "concat" and (self.max_doc_len is not None or self.window is not None):
             raise UsageError("max_doc_len and window belong to packing='bos-aligned' and 'best-fit'")
         if self.max_doc_len is not None and (self.packing != "bos-aligned" or not 1 <= self.max_doc_len < 2**63):
@@ -102,11 +105,10 @@ def set_up(
     order: Order,
     seed: int,
     drop_last: bool,
-    cache: CacheSettings | None = None,
+    cache: Callable[[], CacheSettings] | None = None,
 ) -> Setup:
     """Resolve the source and make the plan. Raises what TrainLoader says."""
-    if not isinstance(drop_last, bool | np.bool_):
-        raise UsageError(f"drop_last is True or False, not {drop_last!r}")
+    drop_last = flag("drop_last", drop_last)
     _check_packing(packer, order, isinstance(source, Mixture), batch_size, seq_len)
     shape: dict[str, Any] = {"seq_len": seq_len, "order": order, "seed": seed}
     deal: dict[str, Any] = {**shape, "batch_size": batch_size, "world_size": world_size, "rank": rank}
@@ -191,7 +193,9 @@ def _check_rows(batch_size: int, world_size: int) -> None:
         )
 
 
-def _part(name: str, path: Source, separator: int | None, *, split: str, cache: CacheSettings | None) -> ShardSource:
+def _part(
+    name: str, path: Source, separator: int | None, *, split: str, cache: Callable[[], CacheSettings] | None
+) -> ShardSource:
     """The data of a mixture's source; an error in how it is named says which source that is."""
     try:
         return _with_separator(resolve(path, split=split, cache=cache), separator)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from tokenriver.cache.fetch import CachedSet
 
-__all__ = ["OPEN_FLAGS", "SAMPLE_BYTES", "ShardFile", "hash_shards", "read_shard_file", "read_shard_files"]
+__all__ = ["OPEN_FLAGS", "SAMPLE_BYTES", "ShardFile", "hash_shards", "named", "read_shard_file", "read_shard_files"]
 
 SAMPLE_BYTES = 256
 _THREADS = 16
@@ -86,6 +86,8 @@ def read_shard_file(path: str, *, sha256: str | None = None) -> ShardFile:
             if offset > len(start):
                 os.lseek(descriptor, offset, os.SEEK_SET)
                 digest.update(os.read(descriptor, SAMPLE_BYTES))
+    except OSError as error:
+        raise named(error, path) from None
     finally:
         os.close(descriptor)
     # Opened again later, when the process may have moved to another directory.
@@ -93,12 +95,21 @@ def read_shard_file(path: str, *, sha256: str | None = None) -> ShardFile:
     return ShardFile(file, header, stat.st_ino, stat.st_mtime_ns, digest.digest(), sha256)
 
 
+def named(error: OSError, path: Path | str) -> OSError:
+    """An error of a call that was given a descriptor, with the file's name: a disk that fails, a server's file that is
+    no more (ESTALE)."""
+    return error if error.filename is not None else OSError(error.errno, error.strerror, str(path))
+
+
 def hash_shards(shards: Sequence[ShardFile]) -> list[str]:
     """SHA-256 of each whole file in hex, several at a time; what is in no cache is streamed."""
 
     def hash_one(shard: ShardFile) -> str:
         if shard.origin is None:
-            return sha256_file(shard.path)
+            try:
+                return sha256_file(shard.path)
+            except OSError as error:
+                raise named(error, shard.path) from None
         from tokenriver.loader.remote import hash_remote
 
         return hash_remote(shard)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tokenriver.errors import FormatError, IntegrityError, UsageError
+from tokenriver.loader.arguments import shown
 from tokenriver.loader.fingerprint import Fingerprint
 from tokenriver.loader.listing import (
     check_counts,
@@ -33,6 +34,8 @@ from tokenriver.storage import is_url, to_path
 from tokenriver.storage.paths import named as require_name
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tokenriver.cache.settings import CacheSettings
 
 __all__ = ["ShardSource", "Source", "resolve", "shards_like", "together"]
@@ -78,44 +81,48 @@ class ShardSource:
         )
 
 
-def resolve(source: Source, *, split: str, cache: CacheSettings | None = None) -> ShardSource:
+def resolve(source: Source, *, split: str, cache: Callable[[], CacheSettings] | None = None) -> ShardSource:
     """Find and check the shards of a split; those behind URLs are read through the cache.
 
     Raises UsageError for a source that names nothing or two things, IntegrityError for a shard that is missing or
     disagrees with its manifest, FormatError for a file that is no shard, and OSError when a file cannot be read.
     """
     if split not in SPLITS:
-        raise UsageError(f"split is 'train' or 'val', not {split!r}")
+        raise UsageError(f"split is 'train' or 'val', not {shown(split)}")
     single = isinstance(source, str | os.PathLike) or hasattr(source, "fs")
     if not single and (isinstance(source, bytes | Mapping) or not isinstance(source, Iterable)):
-        raise UsageError(f"a source is a path or URL, a list of them, or a Mixture, not {source!r}")
+        raise UsageError(f"a source is a path or URL, a list of them, or a Mixture, not {shown(source)}")
     if isinstance(source, set | frozenset):
         raise UsageError("a set of shards has no order, and each process would read another; give a list")
-    named: list[Any] = [source] if single else list(source)  # type: ignore[arg-type]
-    for path in named:
-        if not (isinstance(path, str | os.PathLike) or hasattr(path, "fs")):
-            raise UsageError(f"a source is a path or URL, a list of them, or a Mixture; {path!r} is neither")
-        require_name(str(path))
+    named = [_word_of(path) for path in ([source] if single else source)]  # type: ignore[union-attr]
     if any(is_url(path) for path in named):
         from tokenriver.loader.remote import resolve_urls
 
-        return resolve_urls([str(path) for path in named], split=split, cache=cache)
-    if any(str(path).lower().startswith("file://") for path in named):
+        return resolve_urls(named, split=split, cache=cache)
+    if any(path.lower().startswith("file://") for path in named):
         named = [str(to_path(path)) for path in named]
-        source = named[0] if single else named
-    if not isinstance(source, str | os.PathLike):
-        return _from_paths([os.fspath(path) for path in named], split=split, named="the list")
+    if not single:
+        return _from_paths(named, split=split, named="the list")
+    source = named[0]
     path = Path(source)
     if path.is_dir():
         return _from_directory(path, split=split)
     if path.is_file():
         return _from_manifest(path, split=split) if path.suffix == ".json" else _from_paths([str(path)], split=split)
-    if glob.has_magic(str(source)):
-        found = without_indexes(sorted(match for match in glob.glob(str(source)) if Path(match).is_file()))  # noqa: PTH207
+    if glob.has_magic(source):
+        found = without_indexes(sorted(match for match in glob.glob(source) if Path(match).is_file()))  # noqa: PTH207
         if not found:
             raise UsageError(f"no file matches {source}")
-        return _from_paths(found, split=split, named=str(source))
+        return _from_paths(found, split=split, named=source)
     raise UsageError(f"{source}: no such data set directory, manifest or shard")
+
+
+def _word_of(path: Any) -> str:
+    """One of a source's paths as a text, with its ~ replaced. UsageError for what is none."""
+    word = str(path) if hasattr(path, "fs") else os.fspath(path) if isinstance(path, str | os.PathLike) else None
+    if not isinstance(word, str):
+        raise UsageError(f"a source is a path or URL, a list of them, or a Mixture; {shown(path)} is neither")
+    return require_name(word)
 
 
 def _from_directory(directory: Path, *, split: str) -> ShardSource:

@@ -6,18 +6,20 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from tokenriver.errors import ResumeError, UsageError
+from tokenriver.loader.arguments import shown
 from tokenriver.loader.fingerprint import Fingerprint
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-__all__ = ["MOST_EPOCHS", "STATE_KEYS", "STATE_VERSION", "check_state", "overridden"]
+__all__ = ["MOST_EPOCHS", "STATE_KEYS", "STATE_VERSION", "check_form", "check_state", "overridden"]
 
 STATE_VERSION = 1
 
 STATE_KEYS = ("version", "fingerprint", "split", "seq_len", "global_batch_size", "order", "seed", "epoch", "step")
 
 _MOST = {"seed": 2**64, "epoch": 2**64}
+_LEAST = {"seq_len": 1, "global_batch_size": 1}
 _TEXT = ("fingerprint", "split", "order")
 _OVERRIDABLE = ("fingerprint", "split", "seq_len", "global_batch_size", "order", "seed", "packing", "mixture")
 MOST_EPOCHS = 1_000_000
@@ -32,10 +34,10 @@ def overridden(allow_change: str | Collection[str] | bool) -> frozenset[str]:
     if isinstance(allow_change, bool):
         return frozenset(_OVERRIDABLE if allow_change else ())
     names: list[Any] = [allow_change]
-    if not isinstance(allow_change, str) and isinstance(allow_change, Iterable):
+    if not isinstance(allow_change, str | bytes) and isinstance(allow_change, Iterable):
         names = list(allow_change)
     if unknown := [name for name in names if name not in _OVERRIDABLE]:
-        raise UsageError(f"allow_change knows {', '.join(_OVERRIDABLE)}, not {', '.join(map(str, unknown))}")
+        raise UsageError(f"allow_change knows {', '.join(_OVERRIDABLE)}, not {', '.join(map(shown, unknown))}")
     return frozenset(names)
 
 
@@ -46,7 +48,7 @@ def check_state(
 
     Raises ResumeError naming every field that differs and is not in `allowed`, what it was and is, and the way on.
     """
-    _check_shape(state)
+    check_form(state)
     changed = {
         name: _changes(name, state.get(name), mine.get(name), world_size)
         for name in _OVERRIDABLE
@@ -55,8 +57,8 @@ def check_state(
     if problems := [problem for found in changed.values() for problem in found]:
         names = ", ".join(f'"{name}"' for name, found in changed.items() if found)
         raise ResumeError(
-            f"the saved state does not belong to this loader: {'; '.join(problems)}. Where that is meant: "
-            f"load_state_dict(state, allow_change=[{names}])"
+            f"the saved state does not belong to this loader: {'; '.join(problems)}",
+            advice=(f"where that is meant: load_state_dict(state, allow_change=[{names}])",),
         )
     return state["epoch"], state["step"]
 
@@ -69,7 +71,7 @@ def _changes(name: str, saved: Any, mine: Any, world_size: int) -> list[str]:
         return _other_settings(name, saved, mine)
     if name == "global_batch_size":
         return [_explain_batch(saved, mine, world_size)]
-    return [f"{name} was {saved!r}, here it is {mine!r}"]
+    return [f"{name} was {shown(saved)}, here it is {shown(mine)}"]
 
 
 def _data_changes(saved: Any, mine: Any) -> list[str]:
@@ -91,19 +93,21 @@ def _other_settings(name: str, saved: Any, mine: Any) -> list[str]:
         kinds = ["none" if v is None else str(v.get("mode", "a mixture")) for v in (saved, mine)]
         return [f"{name} was {kinds[0].replace('none', what)}, here it is {kinds[1].replace('none', what)}"]
     return [
-        f"{name}.{key} was {saved.get(key)!r}, here it is {mine.get(key)!r}"
+        f"{name}.{key} was {shown(saved.get(key))}, here it is {shown(mine.get(key))}"
         for key in {**saved, **mine}
         if saved.get(key) != mine.get(key)
     ]
 
 
-def _check_shape(state: Mapping[str, Any]) -> None:
-    """Exactly the nine keys, each of its type, and those of packing or a mixture."""
+def check_form(state: Mapping[str, Any]) -> None:
+    """Raise ResumeError unless a state has the nine keys, each of its type, and but packing and mixture no other."""
     if not hasattr(state, "keys"):
         raise ResumeError(f"a loader's state is a dict, not {type(state).__name__}")
     version = state.get("version", STATE_VERSION)
-    if version != STATE_VERSION:
-        raise ResumeError(f"the saved state has version {version}; this tokenriver reads version {STATE_VERSION}")
+    if type(version) is not int or version != STATE_VERSION:
+        raise ResumeError(
+            f"the saved state has version {shown(version)}; this tokenriver reads version {STATE_VERSION}"
+        )
     missing, unknown = set(STATE_KEYS) - set(state), set(state) - set(STATE_KEYS) - set(_OPTIONAL)
     if missing or unknown:
         what = f"lacks {', '.join(sorted(missing))}" if missing else f"has {', '.join(sorted(map(str, unknown)))}"
@@ -113,10 +117,11 @@ def _check_shape(state: Mapping[str, Any]) -> None:
         value = state[name]
         if name == "fingerprint" and "mixture" in state:
             continue
-        good = isinstance(value, str) if name in _TEXT else type(value) is int and 0 <= value < _MOST.get(name, 2**62)
+        least, most = _LEAST.get(name, 0), _MOST.get(name, 2**62)
+        good = isinstance(value, str) if name in _TEXT else type(value) is int and least <= value < most
         if not good:
-            kind = "a text" if name in _TEXT else "a whole number of 0 or more"
-            raise ResumeError(f"not the state of a loader: {name} is {value!r}, expected {kind}")
+            kind = "a text" if name in _TEXT else f"a whole number of {least} or more, below 2^{most.bit_length() - 1}"
+            raise ResumeError(f"not the state of a loader: {name} is {shown(value)}, expected {kind}")
     if state["step"] * state["global_batch_size"] >= 2**62:
         raise ResumeError(
             f"not the state of a loader: step is {state['step']} of {state['global_batch_size']} rows each, which are "

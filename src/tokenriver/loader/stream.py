@@ -42,8 +42,9 @@ SHARDS_AHEAD = 5
 class TokenReader(RangeReader):
     """Reads ids of consecutive shards by their position in the whole split. Safe to share between threads and forks.
 
-    `dtype` is the widest id type among the shards (<u2 or <u4); `n_tokens` the length of the stream; `far` whether it
-    pays to ask before reading.
+    `dtype` is the widest id type among the shards (<u2 or <u4); `n_tokens` the length of the stream; `vocab_size` that
+    of all their headers, 0 where one names none, or the type holds no other ids; `far` whether it pays to ask before
+    reading.
     """
 
     far = False
@@ -55,6 +56,9 @@ class TokenReader(RangeReader):
         self._ends = self.bounds.tolist()
         self.n_tokens = self._ends[-1]
         self.dtype = max((shard.header.dtype for shard in self.shards), key=lambda dtype: dtype.itemsize)
+        sizes = {shard.header.vocab_size for shard in self.shards if shard.n_tokens}
+        known = max(sizes, default=0) if 0 not in sizes else 0
+        self.vocab_size = known if known < 1 << 8 * self.dtype.itemsize else 0
         self._uniform = all(shard.header.dtype == self.dtype for shard in self.shards)
 
     def __getstate__(self) -> dict[str, Any]:

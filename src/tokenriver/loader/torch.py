@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tokenriver.errors import MissingDependencyError, ResumeError, UsageError
-from tokenriver.loader.arguments import NO_EPOCHS, optional_whole, plain, whole
+from tokenriver.loader.arguments import NO_EPOCHS, optional_whole, plain, shown, whole
 from tokenriver.loader.batch import Batch, Marks, Raw
 from tokenriver.loader.iteration import Iteration, WholeBatches
 from tokenriver.loader.prepared import Prepared
@@ -45,11 +45,8 @@ __all__ = [
     "widen",
 ]
 
-IGNORED = -100
-"""Target of a padded row: what torch's cross_entropy leaves out by default."""
-
-_NO_EPOCH = -1
-"""Told to workers that persist: the position was moved to no epoch's start."""
+IGNORED = -100  # target of a padded row: what torch's cross_entropy leaves out by default
+_NO_EPOCH = -1  # told to workers that persist: the position was moved to no epoch's start
 
 
 class TrainDataset(IterableDataset[tuple[torch.Tensor, torch.Tensor]]):
@@ -71,19 +68,28 @@ class TrainDataset(IterableDataset[tuple[torch.Tensor, torch.Tensor]]):
             raise UsageError(f"epochs is 0 or more, or None for no end, not {epochs}")
         if self.epochs is not None and self.loader.plan.endless_epoch:
             raise UsageError(NO_EPOCHS)
-        self._taken = 0
-        self._resumed = 0
-        self._moves = 0
+        self._taken = self._moves = 0
+        self._resumed: int | None = None  # batches that a state's pass had taken, until an iterator goes on from there
+        self._chosen: int | None = None
         # How often the position was moved, and to which epoch, for workers that persist: they have a copy of this.
         self._told = torch.zeros(2, dtype=torch.int64).share_memory_()  # type: ignore[no-untyped-call]
 
     def __iter__(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        # Now, not at the first batch: StatefulDataLoader has the data set go on from a pass that had ended when it was
+        # saved, drops that iterator unused, and makes another, which begins anew: where set_epoch said.
+        if self._resumed is None and self._chosen is not None:
+            self._go(self._chosen)
+        self._taken, self._resumed = self._resumed or 0, None
+        return self._pass()
+
+    def _pass(self) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """This worker's batches, without those that were taken before."""
         worker = get_worker_info()
         number, count = (0, 1) if worker is None else (worker.id, worker.num_workers)
         self._follow()
         loader = self.loader
         start, last = loader.epoch, None if self.epochs is None else loader.epoch + self.epochs
-        self._taken, self._resumed = self._resumed, 0
+        self._resumed = None  # where a state was loaded after the iterator was made
         first = loader.step + number + self._taken * count
 
         def items() -> Iterator[Item]:
@@ -105,10 +111,14 @@ class TrainDataset(IterableDataset[tuple[torch.Tensor, torch.Tensor]]):
             raise UsageError(f"epoch is 0 or more, not {epoch}")
         if epoch and self.loader.plan.endless_epoch:
             raise UsageError(NO_EPOCHS)
+        self._go(epoch)
+        self._chosen = epoch
+        self._tell(epoch if epoch < 1 << 62 else _NO_EPOCH)
+
+    def _go(self, epoch: int) -> None:
         if self.loader.plan.endless_epoch:
             self.loader.mixture_rows.begin_anew()
-        self.loader.epoch, self.loader.step, self._resumed, self._taken = epoch, 0, 0, 0
-        self._tell(epoch if epoch < 1 << 62 else _NO_EPOCH)
+        self.loader.epoch, self.loader.step, self._resumed, self._taken = epoch, 0, None, 0
 
     def _tell(self, epoch: int) -> None:
         """Let workers that persist know of a move; in a worker it is its own affair."""
@@ -138,15 +148,13 @@ class TrainDataset(IterableDataset[tuple[torch.Tensor, torch.Tensor]]):
         state = plain(state)
         if not hasattr(state, "keys"):
             raise ResumeError(f"a data set's state is a dict, not {type(state).__name__}")
-        if "start" not in state:
-            self.loader.load_state_dict(state, **options)
-            self._resumed = self._taken = 0
-            self._tell(_NO_EPOCH)
-            return
-        taken = state.get("taken")
+        taken = state.get("taken") if "start" in state else 0
         if type(taken) is not int or taken < 0:
-            raise ResumeError(f"not the state of a TrainDataset: taken is {taken!r}")
-        self.loader.load_state_dict(state["start"], **options)
+            raise ResumeError(
+                f"not the state of a TrainDataset: taken is {shown(taken)}, not a whole number of batches"
+            )
+        self.loader.load_state_dict(state.get("start", state), **options)
+        self._chosen = self._chosen if "start" in state else None  # else it says where every pass begins
         self._resumed = self._taken = taken
         self._tell(_NO_EPOCH)
 
@@ -178,10 +186,11 @@ def to_device(
 
     On CUDA the ids travel as they lie in the shards (uint16 or uint32): a background thread reads each batch into
     pinned memory, one non-blocking copy on a side stream brings it over, and the device makes (inputs, targets) of
-    it. A pinned buffer is filled again only after the copy's event has passed. Elsewhere the background thread
-    reads, and one conversion makes the tensors.
+    it. A pinned buffer is filled again only after its copy. Elsewhere one conversion makes tensors of what was read.
     """
     device = torch.device(device)
+    if not isinstance(loader, TrainLoader):
+        raise UsageError(f"to_device takes a TrainLoader, not a {type(loader).__name__}")
     if dtype not in (torch.int32, torch.int64):
         raise UsageError(f"dtype is torch.int32 or torch.int64, not {dtype}")
     return _Staged(loader, device, dtype) if device.type == "cuda" else _Converted(loader, device, dtype)
@@ -245,8 +254,8 @@ class _Staged(Iteration[Marks]):
     def _on_device(self, buffer: Rows, raw: Raw, marks: Marks) -> TensorBatch:
         """A filled buffer's batch; buffers whose copies are done are free again."""
         assert isinstance(buffer, _PinnedRows)
-        if self._dtype == torch.int32:
-            self._loader.assembly.require_int32(buffer, raw)
+        dtype = np.dtype(np.int32 if self._dtype == torch.int32 else np.int64)
+        self._loader.assembly.check_ids(buffer, raw, dtype)
         current = torch.cuda.current_stream(self._device)
         with torch.cuda.stream(self._stream):
             ids = buffer.tensor.to(self._device, non_blocking=True)

@@ -7,9 +7,9 @@ from weakref import WeakSet
 
 import numpy as np
 
-from tokenriver.cache.settings import cache_settings
+from tokenriver.cache.settings import settings_when_needed
 from tokenriver.errors import ResumeError, UsageError
-from tokenriver.loader.arguments import NO_EPOCHS, optional_whole, plain, ranks, whole
+from tokenriver.loader.arguments import NO_EPOCHS, flag, optional_whole, plain, ranks, shown, whole
 from tokenriver.loader.assembly import Assembly
 from tokenriver.loader.content import part_fingerprints, recorded_hashes, verify_against
 from tokenriver.loader.iteration import Batches, Iteration
@@ -98,7 +98,7 @@ class TrainLoader:
         if not 0 <= prefetch <= MOST_AHEAD:
             raise UsageError(f"prefetch is 0 or more batches, {MOST_AHEAD:,} at most, not {prefetch}")
         if str(dtype) not in ("int32", "int64"):
-            raise UsageError(f"dtype is 'int32' or 'int64', not {dtype!r}")
+            raise UsageError(f"dtype is 'int32' or 'int64', not {shown(dtype)}")
         rank, world_size = ranks(rank, world_size)
         self._setup = set_up(
             source,
@@ -112,7 +112,7 @@ class TrainLoader:
             seed=seed,
             drop_last=drop_last,
             split=split,
-            cache=cache_settings(cache_dir, cache_limit),
+            cache=settings_when_needed(cache_dir, cache_limit),
         )
         self.data, self.plan = self._setup.data, self._setup.plan
         if self.plan.endless_epoch and epochs is not None:
@@ -129,7 +129,7 @@ class TrainLoader:
         self._last: tuple[int, int | None] = (-1, None)
         self._moves = 0
         self._iterations: WeakSet[Iteration[Any]] = WeakSet()
-        hashes = recorded_hashes(self.data) if verify else None
+        hashes = recorded_hashes(self.data) if flag("verify", verify) else None
         self._fingerprint = str(self.data.fingerprint(hashes=hashes))
         self._fingerprints = part_fingerprints(self._setup.parts, hashes)
 
@@ -235,7 +235,7 @@ class TrainLoader:
         """
         state, allowed = plain(state), overridden(allow_change)
         epoch, step = check_state(state, self.state_dict(), world_size=self.world_size, allowed=allowed)
-        if verify:
+        if flag("verify", verify):
             sources = self._setup.parts or {"": self.data}
             verify_against(sources, state["fingerprint"], check="fingerprint" not in allowed)
         resized = state["global_batch_size"] != self.global_batch_size

@@ -95,7 +95,9 @@ def staging_root(root: str | os.PathLike[str] | None = None) -> Path:
 
     UsageError for one that is not on this machine, or where a file stands.
     """
-    chosen = root or os.environ.get(STAGING_VARIABLE) or user_cache("staging")
+    chosen = root or os.environ.get(STAGING_VARIABLE)
+    if not chosen:
+        chosen = user_cache("staging", instead=f"--staging or {STAGING_VARIABLE}")
     return to_folder(local_path(chosen, what="the staging directory"), option=f"--staging or {STAGING_VARIABLE}")
 
 

@@ -134,11 +134,6 @@ def _at_home(word: str) -> str:
     return word if os.path.lexists(word) else os.path.expanduser(word)  # noqa: PTH111
 
 
-def user_cache(name: str) -> Path:
-    """A folder of ours in the user's cache (XDG_CACHE_HOME, else ~/.cache). Nothing is created."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "tokenriver" / name
-
-
 def to_output(value: str | os.PathLike[str]) -> Path:
     """`to_path` for what will be written; UsageError also for a kind of URL that nothing can be written to."""
     path = to_path(value)
@@ -178,6 +173,20 @@ def local_path(value: str | os.PathLike[str], *, what: str) -> Path:
     if path is None or is_remote(path):
         raise UsageError(f"{what} {shown(value)}: a URL, but this has to be a path on this machine")
     return path
+
+
+def user_cache(name: str, *, instead: str) -> Path:
+    """A folder of ours in the user's cache (XDG_CACHE_HOME, else ~/.cache), which is not created.
+
+    UsageError, naming what to use `instead`, for a user without a home directory.
+    """
+    try:
+        cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    except RuntimeError:
+        raise UsageError(
+            f"this user has no home directory, in which a cache would be; name a folder with {instead}"
+        ) from None
+    return cache / "tokenriver" / name
 
 
 def named_in(file: Path, word: str) -> str:
