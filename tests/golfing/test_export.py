@@ -327,3 +327,15 @@ def test_the_exporters_variables_are_read_or_said_to_have_no_effect(
     monkeypatch.setattr(export, "build", lambda *a, **w: (seen.append(w["workers"]), real(*a, **w))[1])
     golf_roots.make_root(tmp_path)
     assert seen == [2, 2]
+
+
+def test_an_export_prints_json_alone_with_json_and_says_that_it_trains(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    docs, specs = golf_roots.write_documents(tmp_path / "docs.jsonl"), golf_roots.write_specs(tmp_path / "specs.json")
+    words = ["--docs", str(docs), "--tokenizer-config", str(specs), "--num-val-docs", "10"]
+    assert main(["golf", "export", *words, "--output-root", str(tmp_path / "root"), "--json"]) == 0
+    shown = capsys.readouterr()
+    assert json.loads(shown.out)["manifest"] == str(tmp_path / "root" / "manifest.json")
+    assert f"docs_sha256 {hashlib.sha256(docs.read_bytes()).hexdigest()}\n" in shown.err
+    assert "training a vocabulary …\n" in shown.err

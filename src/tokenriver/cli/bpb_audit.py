@@ -18,20 +18,26 @@ def bpb_audit_command(
     dataset: Annotated[
         str, typer.Argument(metavar="DATASET", help="Folder of one data set, in any layout, or its URL.")
     ],
-    tokenizer: Annotated[str, typer.Option(help="The tokenizer that made it: name, file, folder or Hub id.")],
+    tokenizer: Annotated[
+        str, typer.Option(metavar="T", help="The tokenizer that made it: name, file, folder or Hub id.")
+    ],
     docs: Annotated[
         list[str] | None,
         typer.Option(metavar="CORPUS", help="The source documents, to be compared id for id; once for each input."),
     ] = None,
-    loss: Annotated[float | None, typer.Option(help="Reported mean loss in nats per target.")] = None,
-    bpb: Annotated[float | None, typer.Option(help="Reported bits per byte.")] = None,
+    loss: Annotated[float | None, typer.Option(metavar="L", help="Reported mean loss in nats per target.")] = None,
+    bpb: Annotated[float | None, typer.Option(metavar="B", help="Reported bits per byte.")] = None,
     seq_len: Annotated[
-        int | None, typer.Option(min=1, help="Sequence length that the reported targets were cut to.")
+        int | None,
+        typer.Option(metavar="N", min=1, help="Sequence length that the reported targets were cut to (default: all)."),
     ] = None,
-    split: Annotated[str, typer.Option(help="Split of the reported figures: val or train.")] = "val",
+    split: Annotated[str, typer.Option(metavar="val|train", help="Split of the reported figures.")] = "val",
     as_json: Annotated[bool, typer.Option("--json", help="Print everything for programs.")] = False,
 ) -> None:
-    """Count bytes from the ids, the build's record and the source text; exit code 1 if anything is disproved."""
+    """Prove or disprove byte counts and bits per byte.
+
+    Counted from the ids, the build's record and the source text; exit code 1 if anything is disproved.
+    """
     from tokenriver.bpb.audit import Claim, audit
     from tokenriver.tokenizers.load import load_tokenizer
 

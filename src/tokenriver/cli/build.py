@@ -7,6 +7,19 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tokenriver.cli.options import (
+    AS_JSON,
+    BACKEND,
+    DOCUMENT_SEPARATOR,
+    ENGINE,
+    INPUTS,
+    ON_BAD_RECORD,
+    QUIET,
+    RAY_ADDRESS,
+    STAGING,
+    TEXT_FIELD,
+    TOKENIZER,
+)
 from tokenriver.cli.stopping import going_on
 from tokenriver.errors import UsageError
 from tokenriver.files import human_bytes, human_count
@@ -18,56 +31,61 @@ __all__ = ["build_command", "print_summary", "unescaped"]
 
 
 def build_command(
-    inputs: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="INPUT…", help="Files, directories, globs, a corpus, URLs of such, or - for JSONL on stdin."
-        ),
-    ],
-    tokenizer: Annotated[str, typer.Option(help="byte, byte260, gpt2, a tokenizer file or folder, or a Hub id.")],
+    inputs: Annotated[list[str], INPUTS],
+    tokenizer: Annotated[str, TOKENIZER],
     out: Annotated[
         str, typer.Option(metavar="DIR", help="Artifacts root, or the shards' folder (llmc, golf); or its URL.")
     ],
-    tokenizer_id: Annotated[str | None, typer.Option(help="Name of the tokenizer in paths and manifest.")] = None,
-    dataset: Annotated[str | None, typer.Option(help="Name of the data set (default: the first input's).")] = None,
-    dataset_version: Annotated[str, typer.Option(help="Version written into the manifest.")] = "v1",
-    layout: Annotated[str, typer.Option(help="tokens, llmc or golf: names, cuts and records.")] = "tokens",
-    shard_tokens: Annotated[int, typer.Option(help="Tokens in a shard.")] = 100_000_000,
-    file_format: Annotated[str, typer.Option("--format", help="auto, or llama-3 for llm.c's variant.")] = "auto",
+    tokenizer_id: Annotated[
+        str | None, typer.Option(metavar="ID", help="Name in paths and manifest (default: the tokenizer's).")
+    ] = None,
+    dataset: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Name of the data set (default: the first input's).")
+    ] = None,
+    dataset_version: Annotated[str, typer.Option(metavar="V", help="Version in the manifest.")] = "v1",
+    layout: Annotated[str, typer.Option(metavar="tokens|llmc|golf", help="Names, cuts and records.")] = "tokens",
+    shard_tokens: Annotated[int, typer.Option(metavar="N", help="Tokens in a shard.")] = 100_000_000,
+    file_format: Annotated[
+        str, typer.Option("--format", metavar="auto|llama-3", help="llama-3: llm.c's variant for Llama-3.")
+    ] = "auto",
     split: Annotated[
         str | None,
         typer.Option(
-            help="column[:NAME], hash:FRACTION, first-docs:N, first-tokens:N, first-files:N, first-shard or train."
+            metavar="RULE",
+            help="column[:NAME], hash:FRACTION, first-docs:N, first-tokens:N, first-files:N, first-shard or train "
+            "(default: the layout's).",
         ),
     ] = None,
-    text_field: Annotated[str, typer.Option(help="Field or column that holds the text.")] = "text",
-    document_separator: Annotated[str | None, typer.Option(help="Text that ends a document in .txt files.")] = None,
-    separator: Annotated[str | None, typer.Option(help="Id or token between documents, or none.")] = None,
-    separator_position: Annotated[str | None, typer.Option(help="before or after each document.")] = None,
+    text_field: Annotated[str, TEXT_FIELD] = "text",
+    document_separator: Annotated[str | None, DOCUMENT_SEPARATOR] = None,
+    separator: Annotated[
+        str | None,
+        typer.Option(metavar="ID|STRING|none", help="What stands between documents (default: the layout's)."),
+    ] = None,
+    separator_position: Annotated[
+        str | None, typer.Option(metavar="before|after", help="Where it stands (default: before).")
+    ] = None,
     keep_empty: Annotated[bool, typer.Option("--keep-empty", help="Keep documents without text.")] = False,
     doc_index: Annotated[
         bool | None,
         typer.Option("--doc-index/--no-doc-index", help="Write <shard>.bin.index (default: in the tokens layout)."),
     ] = None,
-    on_bad_record: Annotated[str, typer.Option(help="error, or skip (and count).")] = "error",
-    backend: Annotated[str, typer.Option(help="fast, or reference.")] = "fast",
-    verify_sample: Annotated[int, typer.Option(help="Documents compared with the reference.")] = 200,
-    engine: Annotated[str, typer.Option(help="local, or ray: on a cluster.")] = "local",
-    ray_address: Annotated[
-        str | None, typer.Option(help="A running cluster, or auto (default: one is started here).")
+    on_bad_record: Annotated[str, ON_BAD_RECORD] = "error",
+    backend: Annotated[str, BACKEND] = "fast",
+    verify_sample: Annotated[int, typer.Option(metavar="N", help="Documents compared with the reference.")] = 200,
+    engine: Annotated[str, ENGINE] = "local",
+    ray_address: Annotated[str | None, RAY_ADDRESS] = None,
+    workers: Annotated[
+        int | None, typer.Option(metavar="N", help="Encoding threads, or tasks (default: one a core).")
     ] = None,
-    workers: Annotated[int | None, typer.Option(help="Encoding threads, or tasks (default: one a core).")] = None,
-    block_bytes: Annotated[int, typer.Option(help="Text in one unit of work, in bytes.")] = 8 << 20,
+    block_bytes: Annotated[int, typer.Option(metavar="N", help="Bytes of text in one unit of work.")] = 8 << 20,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a finished data set.")] = False,
     restart: Annotated[bool, typer.Option("--restart", help="Begin an unfinished build anew.")] = False,
-    staging: Annotated[
-        str | None,
-        typer.Option(metavar="DIR", help="Where output to a URL is made ready (default: TOKENRIVER_STAGING)."),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
+    staging: Annotated[str | None, STAGING] = None,
+    as_json: Annotated[bool, AS_JSON] = False,
+    quiet: Annotated[bool, QUIET] = False,
 ) -> None:
-    """Turn documents into token shards with their manifest; run again after an interruption, it goes on."""
+    """Turn documents into token shards with their manifest. Run again after an interruption, it goes on."""
     if quiet:
         warnings.simplefilter("ignore")  # the command's own filters: `main` puts the old ones back
     options: dict[str, Any] = {
@@ -98,7 +116,9 @@ def build_command(
     with going_on(how_to_go_on(overwrite=overwrite)):
         summary = _build(inputs, tokenizer, out, options, quiet=quiet)
     if as_json:
-        _print_json(summary)
+        from tokenriver.cli.summaries import print_json
+
+        print_json(summary)
     elif not quiet:
         print_summary(summary)
 
@@ -128,13 +148,6 @@ def unescaped(separator: str | None) -> str | None:
             rf"--document-separator {separator!r}: {error.reason}; a backslash begins an escape such as \n, and stands "
             r"for itself as \\"
         ) from None
-
-
-def _print_json(summary: BuildSummary) -> None:
-    import msgspec
-
-    values = msgspec.to_builtins(summary, enc_hook=str)
-    print(msgspec.json.format(msgspec.json.encode(values), indent=2).decode())
 
 
 def print_summary(summary: BuildSummary, *, has_split: bool = True) -> None:

@@ -7,6 +7,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tokenriver.cli.build import how_to_go_on, unescaped
+from tokenriver.cli.options import (
+    AS_JSON,
+    DOCUMENT_SEPARATOR,
+    ENGINE,
+    INPUTS,
+    ON_BAD_RECORD,
+    PARSING_WORKERS,
+    QUIET,
+    RAY_ADDRESS,
+    STAGING,
+    TEXT_FIELD,
+)
 from tokenriver.cli.stopping import going_on
 from tokenriver.files import human_bytes, human_count
 
@@ -17,36 +29,37 @@ __all__ = ["corpus_command"]
 
 
 def corpus_command(
-    inputs: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="INPUT…", help="Files, directories, globs, a corpus, URLs of such, or - for JSONL on stdin."
-        ),
-    ],
+    inputs: Annotated[list[str], INPUTS],
     out: Annotated[str, typer.Option(metavar="DIR", help="Directory of the corpus, or its URL.")],
-    file_format: Annotated[str, typer.Option("--format", help="jsonl.zst or parquet.")] = "jsonl.zst",
-    name: Annotated[str | None, typer.Option(help="Name in the manifest (default: the directory's).")] = None,
-    version: Annotated[str, typer.Option(help="Version in the manifest.")] = "v1",
-    split: Annotated[str | None, typer.Option(help="column[:NAME], hash:FRACTION, first-docs:N or train.")] = None,
-    text_field: Annotated[str, typer.Option(help="Field or column that holds the text.")] = "text",
-    document_separator: Annotated[str | None, typer.Option(help="Text that ends a document in .txt files.")] = None,
-    on_bad_record: Annotated[str, typer.Option(help="error, or skip (and count).")] = "error",
-    keep_empty: Annotated[bool, typer.Option("--keep-empty", help="Keep documents without text.")] = False,
-    engine: Annotated[str, typer.Option(help="local, or ray: on a cluster.")] = "local",
-    ray_address: Annotated[
-        str | None, typer.Option(help="A running cluster, or auto (default: one is started here).")
+    file_format: Annotated[
+        str, typer.Option("--format", metavar="jsonl.zst|parquet", help="Kind of the corpus shards.")
+    ] = "jsonl.zst",
+    name: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Name in the manifest (default: the directory's).")
     ] = None,
-    workers: Annotated[int | None, typer.Option(help="Parsing threads, or tasks (default: one a core).")] = None,
+    version: Annotated[str, typer.Option(metavar="V", help="Version in the manifest.")] = "v1",
+    split: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RULE",
+            help="column[:NAME], hash:FRACTION, first-docs:N or train (default: column where there is one, else "
+            "hash:0.01).",
+        ),
+    ] = None,
+    text_field: Annotated[str, TEXT_FIELD] = "text",
+    document_separator: Annotated[str | None, DOCUMENT_SEPARATOR] = None,
+    on_bad_record: Annotated[str, ON_BAD_RECORD] = "error",
+    keep_empty: Annotated[bool, typer.Option("--keep-empty", help="Keep documents without text.")] = False,
+    engine: Annotated[str, ENGINE] = "local",
+    ray_address: Annotated[str | None, RAY_ADDRESS] = None,
+    workers: Annotated[int | None, PARSING_WORKERS] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a finished corpus.")] = False,
     restart: Annotated[bool, typer.Option("--restart", help="Begin an unfinished corpus anew.")] = False,
-    staging: Annotated[
-        str | None,
-        typer.Option(metavar="DIR", help="Where output to a URL is made ready (default: TOKENRIVER_STAGING)."),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
+    staging: Annotated[str | None, STAGING] = None,
+    as_json: Annotated[bool, AS_JSON] = False,
+    quiet: Annotated[bool, QUIET] = False,
 ) -> None:
-    """Write documents once as corpus shards (columns id, text, split): the same bytes on every run."""
+    """Write documents once, as corpus shards with fixed sides. The same bytes on every run; columns id, text, split."""
     from tokenriver.cli.progress import Progress
     from tokenriver.corpus.shards import write_corpus
     from tokenriver.corpus.sources import SourceOptions
@@ -64,15 +77,11 @@ def corpus_command(
     with going_on(how), Progress(None, label="writing the corpus", quiet=quiet) as progress:
         summary = write_corpus(inputs, out, progress=progress, **words)
     if as_json:
-        _print_json(summary)
+        from tokenriver.cli.summaries import print_json
+
+        print_json(summary)
     elif not quiet:
         _print_summary(summary)
-
-
-def _print_json(summary: CorpusSummary) -> None:
-    import msgspec
-
-    print(msgspec.json.format(msgspec.json.encode(msgspec.to_builtins(summary, enc_hook=str)), indent=2).decode())
 
 
 def _print_summary(summary: CorpusSummary) -> None:

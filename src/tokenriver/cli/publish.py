@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from tokenriver.cli.options import AS_JSON, QUIET
 from tokenriver.files import human_bytes
 
 __all__ = ["publish_command"]
@@ -20,10 +21,13 @@ def publish_command(
     repo: Annotated[str, typer.Argument(metavar="REPO", help="Data set repository, OWNER/NAME; made if missing.")],
     private: Annotated[bool, typer.Option("--private", help="Make a new repository private.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be sent, and ask nobody.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
+    as_json: Annotated[bool, AS_JSON] = False,
+    quiet: Annotated[bool, QUIET] = False,
 ) -> None:
-    """Publish data sets in one commit that ends with their manifests, and a card written from them."""
+    """Publish data sets to the Hugging Face Hub.
+
+    In one commit that ends with their manifests, and a card written from them.
+    """
     from tokenriver.hub.publish import publish
 
     if quiet or not sys.stderr.isatty():  # its bars are drawn anew on every change

@@ -27,11 +27,14 @@ def verify_command(
     ] = False,
     workers: Annotated[
         int | None,
-        typer.Option("--workers", min=1, help="Files checked at the same time.", show_default="two a processor"),
+        typer.Option("--workers", metavar="N", min=1, help="Files read at the same time (default: two a processor)."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a report for programs.")] = False,
 ) -> None:
-    """Check header, size, id range, checksum, counts and manifest of shards; exit code 1 if anything is wrong."""
+    """Check shards and data sets, and name every fault.
+
+    Header, size, id range, checksum, counts and manifest; exit code 1 if anything is wrong.
+    """
     from tokenriver.shards.verify import verify
 
     start = time.perf_counter()
