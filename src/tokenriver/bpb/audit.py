@@ -32,7 +32,7 @@ TOLERANCE = 1e-4
 class Claim:
     """A reported result: mean `loss` in nats per target, `bpb`, and the sequence length that the targets were cut to.
 
-    `seq_len` None: all targets of the split; else the first ⌊(n − 1) / seq_len⌋ · seq_len (formats.md §4).
+    `seq_len` None: all targets of the split; else the first ⌊(n − 1) / seq_len⌋ · seq_len (docs/bpb.md).
     """
 
     loss: float

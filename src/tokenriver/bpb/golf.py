@@ -1,4 +1,4 @@
-"""Parameter Golf's count of bytes (formats.md §4): tables from the pieces, and val_bpb as its training script has it.
+"""Parameter Golf's count of bytes (docs/bpb.md): tables from the pieces, and val_bpb as its training script has it.
 
 It counts the bytes of the normalised text as SentencePiece's pieces spell it. With pieces that hold several space
 marks it counts three bytes for each mark after the first, as the original does; `text` in bits.py does not.
@@ -143,7 +143,7 @@ def eval_bpb(
 
 
 def bpb_of(nats: float, targets: int, n_bytes: int) -> tuple[float, float]:
-    """(val_loss, val_bpb) of the sums, in the order of operations of formats.md §4. UsageError for no bytes."""
+    """(val_loss, val_bpb) of the sums, in the order of operations of the original. UsageError for no bytes."""
     if not n_bytes:
         raise UsageError(
             f"the {targets:,} targets stand for no bytes of text (control ids alone): there is nothing to score"
