@@ -103,13 +103,14 @@ def eval_bpb(
     world_size: int = 1,
     grad_accum_steps: int = 1,
     device: Any = None,
+    progress: Callable[[int, int], object] | None = None,
 ) -> tuple[float, int, int]:
     """Parameter Golf's validation over one rank's part: (sum of nats, targets, bytes), which add up over ranks.
 
     `model(x, y)` gives the mean loss of a batch [sequences, seq_len]; NumPy int64, or torch with `device` (then without
     gradients and under bfloat16 autocast, as the original runs it).
-    val_loss = nats / targets, val_bpb = val_loss / ln 2 · targets / bytes: see `bpb_of`. UsageError where a batch
-    holds no whole sequence for a rank, or there is not one sequence.
+    val_loss = nats / targets, val_bpb = val_loss / ln 2 · targets / bytes: see `bpb_of`. `progress(targets, of)` is
+    called after each batch. UsageError where a batch holds no whole sequence for a rank, or there is not one sequence.
     """
     table = tokenizer if isinstance(tokenizer, GolfTable) else byte_tables(tokenizer)
     per_batch = batch_tokens // (world_size * grad_accum_steps) // seq_len
@@ -139,6 +140,8 @@ def eval_bpb(
         nats += _mean_loss(model, x, y, device) * y.size
         targets += y.size
         n_bytes += int(table.target_bytes(y, x).sum())
+        if progress is not None:
+            progress(targets, (stop - start) * seq_len)
     return nats, targets, n_bytes
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tokenriver.cli.build import how_to_go_on
+from tokenriver.cli.golf_score import score_command
 from tokenriver.cli.options import (
     AS_JSON,
     BACKEND,
@@ -257,41 +258,4 @@ def _print_exported(done: GolfExported) -> None:
     print(f"wrote {done.manifest} in {done.seconds:.1f} s")
 
 
-@golf_app.command("score")
-def score_command(
-    model: Annotated[str, typer.Option(metavar="MODULE:CALLABLE", help="model(x, y) -> mean loss in nats.")],
-    val: Annotated[str, typer.Option(metavar="DIR", help="Folder of the export, or a pattern of val shards.")],
-    tokenizer: Annotated[str, typer.Option(metavar="T", help="The export's tokenizer: .model or byte JSON.")],
-    seq_len: Annotated[int, typer.Option(metavar="N", min=1, help="Tokens in a sequence.")] = 1024,
-    val_batch_size: Annotated[
-        int, typer.Option(metavar="N", min=1, help="Tokens in a batch over all ranks and steps.")
-    ] = 524_288,
-    grad_accum_steps: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Steps that a batch is cut into (default: 8 over the ranks).")
-    ] = None,
-    device: Annotated[str | None, typer.Option(metavar="D", help="torch device; the model then gets tensors.")] = None,
-    as_json: Annotated[bool, AS_JSON] = False,
-) -> None:
-    """Print val_loss and val_bpb of a model over the val shards. Under torchrun over all ranks."""
-    from tokenriver.cli.decoding import load_decoder
-    from tokenriver.cli.eval import check_device, load_model
-    from tokenriver.cli.ranks import join_ranks
-    from tokenriver.cli.summaries import print_json
-    from tokenriver.golfing.score import made_with, score_golf
-
-    check_device(device)
-    rank, world_size = join_ranks(device)
-    score = score_golf(
-        load_model(model),
-        val=val,
-        tokenizer=load_decoder(tokenizer, made_with=made_with(val), what=val, wrong="the bytes are"),
-        seq_len=seq_len,
-        val_batch_size=val_batch_size,
-        grad_accum_steps=grad_accum_steps or max(1, 8 // world_size),
-        device=device,
-    )
-    if rank == 0 and as_json:
-        print_json(score)
-    elif rank == 0:
-        print(f"val_loss {score.val_loss:.8f}\nval_bpb {score.val_bpb:.8f}")
-        print(f"{human_count(score.targets)} targets, {human_count(score.n_bytes)} bytes, {world_size} ranks")
+golf_app.command("score")(score_command)
