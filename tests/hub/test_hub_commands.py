@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import logging
 from typing import TYPE_CHECKING
 
 import golf_roots
@@ -49,7 +48,6 @@ def test_publish_and_download_say_what_they_did(
     assert (code, err) == (0, "")
     assert json.loads(out)["fetched"] == 1
     assert run(capsys, "publish", made, "me/tales", "--quiet") == (0, "", "")
-    logging.getLogger("huggingface_hub").setLevel(logging.WARNING)
 
 
 @pytest.mark.usefixtures("waits")
@@ -165,3 +163,20 @@ def test_publish_draws_no_bars_where_there_is_no_terminal(
     monkeypatch.setattr("huggingface_hub.utils.disable_progress_bars", lambda: asked.append("off"))
     assert run(capsys, "publish", str(made), "me/tales", "--dry-run")[0] == 0
     assert asked == ["off"]
+
+
+@pytest.mark.usefixtures("waits")
+@pytest.mark.parametrize("command", ["download me/tales", "golf fetch --repo-id me/tales", "recipe hub:me/tales"])
+def test_what_the_hubs_client_says_is_a_line_as_of_any_warning_and_quiet_leaves_it_out(
+    hub: LocalHub, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    hub.add("me/tales", {"a.json": b"{}"})
+    words = [*command.split(), "--root" if "golf" in command else "--out", str(tmp_path)]
+    hub.api_faults.extend([Fault(status=429, headers={"Retry-After": "7"})])
+    _, _, err = run(capsys, *words)
+    lines = err.splitlines()
+    assert [line for line in lines if not line.startswith("tokenriver: ")] == []
+    assert [line for line in lines if line.startswith("tokenriver: warning: Rate limited. Waiting ")] != []
+    hub.api_faults.extend([Fault(status=429, headers={"Retry-After": "7"})])
+    _, _, err = run(capsys, *words, "--quiet")
+    assert "warning" not in err

@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from tokenriver.cli.hub_messages import hub_messages
 from tokenriver.cli.options import AS_JSON, CONNECTIONS, QUIET, REVISION
 from tokenriver.cli.stopping import going_on
 from tokenriver.files import human_bytes, human_count
@@ -37,7 +38,11 @@ def download_command(
     from tokenriver.cli.transfers import Transfers
     from tokenriver.hub.download import download
 
-    with going_on("the same command goes on with what came"), Transfers(quiet=quiet) as progress:
+    with (
+        hub_messages(quiet=quiet),
+        going_on("the same command goes on with what came"),
+        Transfers(quiet=quiet) as progress,
+    ):
         summary = download(
             repo,
             dataset=dataset,

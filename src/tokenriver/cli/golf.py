@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from tokenriver.cli.build import how_to_go_on
 from tokenriver.cli.golf_score import score_command
+from tokenriver.cli.hub_messages import hub_messages
 from tokenriver.cli.options import (
     AS_JSON,
     BACKEND,
@@ -67,7 +68,8 @@ def fetch_command(
 
     where: dict[str, Any] = {"repo_id": repo_id, "remote_root": remote_root, "revision": revision, "root": root}
     if check:
-        found = check_golf(**where, connections=connections)
+        with hub_messages(quiet=quiet):
+            found = check_golf(**where, connections=connections)
         if as_json:
             print_json(found)
         elif not quiet:
@@ -77,7 +79,11 @@ def fetch_command(
         if not found.ok:
             raise typer.Exit(1)
         return
-    with going_on("the same command goes on with what came"), Transfers(quiet=quiet) as progress:
+    with (
+        hub_messages(quiet=quiet),
+        going_on("the same command goes on with what came"),
+        Transfers(quiet=quiet) as progress,
+    ):
         done = fetch_golf(
             **where,
             variant=variant,
@@ -211,7 +217,7 @@ def export_command(
         raise UsageError("give the documents with --docs, or the repository that holds them with --repo-id")
     source = GolfSource.chosen(repo_id, remote_root) if docs is None or repo_id is not None else None
     transfers = Transfers(quiet=quiet or docs is not None)
-    with transfers, going_on():
+    with hub_messages(quiet=quiet) if docs is None else nullcontext(), transfers, going_on():
         done = export_golf(
             tokenizer_config=tokenizer_config,
             output_root=output_root,

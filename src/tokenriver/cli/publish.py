@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from typing import Annotated
 
 import typer
 
+from tokenriver.cli.hub_messages import hub_messages
 from tokenriver.cli.options import AS_JSON, QUIET
 from tokenriver.files import human_bytes
 
@@ -34,9 +34,8 @@ def publish_command(
         from huggingface_hub.utils import disable_progress_bars
 
         disable_progress_bars()
-    if quiet:
-        logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
-    summary = publish(directory, repo, private=private, dry_run=dry_run)
+    with hub_messages(quiet=quiet):
+        summary = publish(directory, repo, private=private, dry_run=dry_run)
     if as_json:
         from tokenriver.cli.summaries import print_json
 

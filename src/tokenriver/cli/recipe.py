@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from tokenriver.cli.hub_messages import hub_messages
 from tokenriver.cli.options import BACKEND, ON_BAD_RECORD, QUIET
 from tokenriver.cli.stopping import going_on
 from tokenriver.files import human_count
@@ -99,15 +101,16 @@ def recipe_command(
         overwrite=overwrite,
         restart=restart,
     )
-    prepared = prepare_recipe(name, options)
-    plan = prepared.plan()
-    if not quiet:
-        for line in plan.lines():
-            typer.echo(line, err=as_json)
-    if dry_run:
-        return
-    with going_on(), Progress(prepared.found.total_bytes or None, label="building", quiet=quiet) as progress:
-        made = prepared.run(plan=plan, progress=progress)
+    with hub_messages(quiet=quiet) if local is None else nullcontext():
+        prepared = prepare_recipe(name, options)
+        plan = prepared.plan()
+        if not quiet:
+            for line in plan.lines():
+                typer.echo(line, err=as_json)
+        if dry_run:
+            return
+        with going_on(), Progress(prepared.found.total_bytes or None, label="building", quiet=quiet) as progress:
+            made = prepared.run(plan=plan, progress=progress)
     if as_json:
         from tokenriver.cli.summaries import print_json
 
