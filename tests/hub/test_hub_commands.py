@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import socket
 from typing import TYPE_CHECKING
 
 import golf_roots
@@ -180,3 +181,19 @@ def test_what_the_hubs_client_says_is_a_line_as_of_any_warning_and_quiet_leaves_
     hub.api_faults.extend([Fault(status=429, headers={"Retry-After": "7"})])
     _, _, err = run(capsys, *words, "--quiet")
     assert "warning" not in err
+
+
+@pytest.mark.usefixtures("waits")
+@pytest.mark.usefixtures("hub")
+def test_no_answer_says_what_to_look_at(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as taken:  # bound, but nobody listens
+        taken.bind(("127.0.0.1", 0))
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", f"http://127.0.0.1:{taken.getsockname()[1]}")
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{taken.getsockname()[1]}")
+        code, _, err = run(capsys, "download", "me/tales", "--out", str(tmp_path), "--quiet")
+    assert code == 1
+    assert err.startswith("tokenriver: repository me/tales: no answer from the Hub (")
+    assert err.endswith("; look at the network, and at HF_ENDPOINT where it is set, and try again later\n")
+    assert err.count("\n") == 1
