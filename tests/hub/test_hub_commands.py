@@ -101,7 +101,10 @@ def test_golf_commands_name_what_cannot_be_had(
     code, out, _ = run(capsys, "golf", "fetch", "--repo-id", "me/golf", "--root", root, "--check")
     assert code == 1
     assert out.startswith(f"{name}: ")
+    check = ["golf", "fetch", "--repo-id", "me/golf", "--root", root, "--check", "--quiet"]
+    assert run(capsys, *check) == (1, out.splitlines(keepends=True)[0], "")
     hub.vanished.clear()
+    assert run(capsys, *check) == (0, "", "")
     words = ["golf", "fetch", "--repo-id", "me/golf", "--root", root, "--variant", "sp300", "--train-shards", "1"]
     hub.fail(f"datasets/{name}", *[Fault(flip=1100)] * 2)
     code, _, err = run(capsys, *words)

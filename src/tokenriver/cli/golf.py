@@ -72,10 +72,11 @@ def fetch_command(
             found = check_golf(**where, connections=connections)
         if as_json:
             print_json(found)
-        elif not quiet:
+        else:
             for name, problem in found.problems.items():
                 print(f"{name}: {problem}")
-            print(f"{found.checked} files asked for, {len(found.problems)} cannot be had")
+            if not quiet:
+                print(f"{found.checked} files asked for, {len(found.problems)} cannot be had")
         if not found.ok:
             raise typer.Exit(1)
         return
