@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import signal
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -166,6 +167,24 @@ def test_an_export_that_is_stopped_says_that_it_goes_on(
     assert capsys.readouterr().err == (
         "tokenriver: interrupted; the same command goes on from the last finished shard\n"
     )
+
+
+def test_ctrl_c_ends_the_training_of_an_export_that_says_so_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    handlers = []
+
+    def stopped(*_: object, **words: Any) -> None:
+        with words["training"]():
+            handlers.append(signal.getsignal(signal.SIGINT))
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(export.make_vocabulary.__globals__, "train_tokenizer", stopped)
+    docs, specs = golf_roots.write_documents(tmp_path / "d.jsonl"), golf_roots.write_specs(tmp_path / "s.json")
+    words = ["--docs", docs, "--tokenizer-config", specs, "--output-root", tmp_path / "x", "--num-val-docs", 10]
+    assert main(["golf", "export", *map(str, words)]) == 130
+    assert handlers == [signal.SIG_DFL], "the trainer lets no Python run"
+    assert "training a vocabulary …\n" in capsys.readouterr().err
 
 
 def test_a_refused_export_leaves_a_finished_one_as_it_was(tmp_path: Path) -> None:

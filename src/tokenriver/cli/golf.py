@@ -209,8 +209,7 @@ def export_command(
 
     @contextmanager
     def training() -> Iterator[None]:
-        if not quiet:
-            typer.echo("training a vocabulary …", err=True)
+        typer.echo("training a vocabulary …", err=True)
         with at_once():
             yield
 
@@ -234,7 +233,7 @@ def export_command(
             workers=workers,
             stage=lambda name, total: Progress(total, label=name, quiet=quiet),
             transfer=transfers,
-            training=training,
+            training=at_once if quiet else training,
             on_docs=say,
         )
     if as_json:
