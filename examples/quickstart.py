@@ -34,6 +34,8 @@ def main() -> int:
     print(f"\nDone in {time.perf_counter() - started:.0f} s; everything is below {ROOT}/. What to type next:")
     print(f"  .venv/bin/tokenriver inspect {first} --tokenizer {ROOT}/sp1024/tokenizer.model --tokens 0:200")
     print("  .venv/bin/tokenriver build YOUR.jsonl --tokenizer gpt2 --out data     # your own documents")
+    print("  .venv/bin/pip install 'tokenriver[torch]'     # PyTorch, for:")
+    print(f"  .venv/bin/python examples/train_gpt.py --data {ROOT}/tokens/byte/python-docs")
     print("  .venv/bin/tokenriver --help")
     return 0
 

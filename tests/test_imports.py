@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import tokenriver
+import tokenriver.errors
 
 SRC = Path(tokenriver.__file__).parent
 
@@ -118,6 +119,9 @@ def test_a_tokenizer_is_loaded_without_what_only_encoding_needs() -> None:
 def test_public_names_are_sorted_complete_and_there() -> None:
     assert tokenriver.__all__ == sorted(tokenriver.__all__)
     assert set(tokenriver.__all__) == set(tokenriver._HOMES)
+    errors = [name for name, kind in vars(tokenriver.errors).items() if isinstance(kind, type)]
+    assert len(errors) > 10
+    assert set(errors) <= set(tokenriver.__all__), "every error that can be raised can be caught by its public name"
     for name in tokenriver.__all__:
         assert getattr(tokenriver, name) is not None
         assert name in dir(tokenriver)

@@ -1,4 +1,4 @@
-"""Drop-in for Parameter Golf's data functions: its names, order and numbers, bit for bit (docs/format.md)."""
+"""Drop-in for Parameter Golf's data functions: its names, order and numbers, bit for bit (docs/loader.md)."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ _LOADER_SEED = 42
 
 
 class MT19937:
-    """The Mersenne Twister's raw 32-bit draws, and a shuffle made of them (docs/format.md, llm.c's DataLoader).
+    """The Mersenne Twister's raw 32-bit draws, and a shuffle made of them (docs/loader.md, "Drop-in loaders").
 
     `state` is (624 words, left, next) with the counters of the generator's usual C form: `next` draws were taken
     from the block of words, which is made anew when `left` counts down to 0.

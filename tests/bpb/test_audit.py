@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+import re
 import shutil
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +15,7 @@ import pytest
 from tokenriver import BitsPerByte, build, load_tokenizer, open_shard
 from tokenriver.bpb.audit import Claim, audit
 from tokenriver.bpb.source import open_token_set, split_bytes
+from tokenriver.cli import main
 from tokenriver.errors import IntegrityError, UsageError
 from tokenriver.shards.header import HEADER_BYTES
 
@@ -57,6 +59,21 @@ def test_a_data_set_is_proven_from_its_documents(corpus: Path, tmp_path: Path, o
     assert sum(one.counts.text_bytes for one in result.splits.values()) == total
     assert sum(one.source_bytes or 0 for one in result.splits.values()) == total
     assert sum(one.counts.separators for one in result.splits.values()) == 60
+
+
+def test_who_asks_is_told_how_far_the_documents_are(
+    corpus: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = made(corpus, tmp_path, {"layout": "tokens", "split": "train"})
+    n_ids = sum(len(t.encode()) for t in TEXTS)
+    command = ["bpb-audit", str(folder), "--tokenizer", "byte260", "--docs", str(corpus)]
+    monkeypatch.setattr("tokenriver.cli.progress.LINE_SECONDS", 0.0)
+    assert main(command) == 0
+    first, last = capsys.readouterr().err.splitlines()
+    assert re.match(rf"encoding again: 99 % · .* · 60 documents · {n_ids:,} tokens · ", first)
+    assert re.match(rf"encoding again: 100 % · .* · 60 documents · {n_ids:,} tokens · ", last)
+    assert main([*command, "-q"]) == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_published_shards_without_a_record_are_proven_too(corpus: Path, tmp_path: Path) -> None:

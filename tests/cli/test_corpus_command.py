@@ -56,7 +56,7 @@ def test_words_that_cannot_work_are_exit_2(tmp_path: Path, raw: Path, words: lis
     assert not (tmp_path / "c").exists()
 
 
-def test_a_finished_corpus_is_exit_2_without_overwrite(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_finished_corpus_is_exit_1_without_overwrite(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "a.txt").write_bytes(b"one||two")
     words = ["corpus", str(tmp_path / "*.txt"), "--out", str(tmp_path / "c"), "--document-separator", "||", "-q"]
     assert main([*words, "--name", "n", "--version", "v3", "--format", "parquet"]) == 0
@@ -65,7 +65,7 @@ def test_a_finished_corpus_is_exit_2_without_overwrite(tmp_path: Path, capsys: p
     assert (manifest.name, manifest.version, manifest.files[0].name) == ("n", "v3", "corpus-00000.parquet")
     assert manifest.files[0].n_docs == 2
     before = (tmp_path / "c" / CORPUS_MANIFEST).read_bytes()
-    assert main(words) == 2
+    assert main(words) == 1
     assert "--overwrite" in capsys.readouterr().err
     assert (tmp_path / "c" / CORPUS_MANIFEST).read_bytes() == before
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from shard_sets import make_cut_set, make_tokens_set
 
 from tokenriver.cli import main
+from tokenriver.shards.verify import verify
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,3 +57,38 @@ def test_a_changed_input_is_exit_1_only_with_inputs(tmp_path: Path, capsys: pyte
     assert main(["verify", str(tmp_path)]) == 0
     assert main(["verify", str(tmp_path), "--inputs"]) == 1
     assert "a.jsonl: input changed" in capsys.readouterr().out
+
+
+def test_progress_comes_after_each_shard_and_input_and_ends_where_it_said(tmp_path: Path) -> None:
+    class Seen(list[tuple[int, int, int]]):
+        total = 0
+
+        def expect(self, total_bytes: int) -> None:
+            self.total = total_bytes
+
+        def __call__(self, n_bytes: int, documents: int, tokens: int) -> None:
+            self.append((n_bytes, documents, tokens))
+
+    make_tokens_set(tmp_path)
+    make_cut_set(tmp_path / "d", "llmc")
+    seen, shards_alone = Seen(), Seen()
+    report = verify([tmp_path], inputs=True, progress=seen)
+    verify([tmp_path], progress=shards_alone)
+    assert shards_alone[-1] == (report.bytes, 0, report.tokens) == (shards_alone.total, 0, 570)
+    assert len(shards_alone) == 8
+    assert seen[-1][0] == seen.total > report.bytes
+    assert [n for n, _, _ in seen] == sorted(n for n, _, _ in seen)
+
+
+def test_progress_goes_to_standard_error_and_quiet_says_only_what_is_wrong(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    directory = make_tokens_set(tmp_path)
+    assert main(["verify", str(tmp_path)]) == 0
+    assert capsys.readouterr().err.startswith("verifying: 100 % · ")
+    assert main(["verify", str(tmp_path), "--quiet"]) == 0
+    assert capsys.readouterr() == ("", "")
+    (directory / "train-00001.bin").unlink()
+    assert main(["verify", str(directory), "-q"]) == 1
+    missing = f"{directory / 'train-00001.bin'}: missing: _MANIFEST.json lists it\n"
+    assert capsys.readouterr() == (missing, "")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
+import signal
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -168,6 +169,24 @@ def test_an_export_that_is_stopped_says_that_it_goes_on(
     )
 
 
+def test_ctrl_c_ends_the_training_of_an_export_that_says_so_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    handlers = []
+
+    def stopped(*_: object, **words: Any) -> None:
+        with words["training"]():
+            handlers.append(signal.getsignal(signal.SIGINT))
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(export.make_vocabulary.__globals__, "train_tokenizer", stopped)
+    docs, specs = golf_roots.write_documents(tmp_path / "d.jsonl"), golf_roots.write_specs(tmp_path / "s.json")
+    words = ["--docs", docs, "--tokenizer-config", specs, "--output-root", tmp_path / "x", "--num-val-docs", 10]
+    assert main(["golf", "export", *map(str, words)]) == 130
+    assert handlers == [signal.SIG_DFL], "the trainer lets no Python run"
+    assert "training a vocabulary …\n" in capsys.readouterr().err
+
+
 def test_a_refused_export_leaves_a_finished_one_as_it_was(tmp_path: Path) -> None:
     golf_roots.make_root(tmp_path)
     before = hashes(tmp_path / "export")
@@ -327,3 +346,15 @@ def test_the_exporters_variables_are_read_or_said_to_have_no_effect(
     monkeypatch.setattr(export, "build", lambda *a, **w: (seen.append(w["workers"]), real(*a, **w))[1])
     golf_roots.make_root(tmp_path)
     assert seen == [2, 2]
+
+
+def test_an_export_prints_json_alone_with_json_and_says_that_it_trains(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    docs, specs = golf_roots.write_documents(tmp_path / "docs.jsonl"), golf_roots.write_specs(tmp_path / "specs.json")
+    words = ["--docs", str(docs), "--tokenizer-config", str(specs), "--num-val-docs", "10"]
+    assert main(["golf", "export", *words, "--output-root", str(tmp_path / "root"), "--json"]) == 0
+    shown = capsys.readouterr()
+    assert json.loads(shown.out)["manifest"] == str(tmp_path / "root" / "manifest.json")
+    assert f"docs_sha256 {hashlib.sha256(docs.read_bytes()).hexdigest()}\n" in shown.err
+    assert "training a vocabulary …\n" in shown.err

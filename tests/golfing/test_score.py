@@ -165,7 +165,15 @@ def test_the_command_prints_what_the_function_gives(
     command = ["golf", "score", "--model", "golf_model:loss", "--val", "export/datasets/fineweb10B_sp300"]
     command += ["--tokenizer", "export/tokenizers/fineweb_300_bpe.model", "--seq-len", "32", "--val-batch-size", "512"]
     assert main([*command, "--grad-accum-steps", "2"]) == 0
-    expected = score_golf(hash_loss, **words(root))
-    printed = capsys.readouterr().out
+    seen: list[tuple[int, int]] = []
+    expected = score_golf(hash_loss, **words(root), progress=lambda done, of: seen.append((done, of)))
+    assert len(seen) > 1
+    assert sorted(set(seen)) == seen
+    assert seen[-1] == (expected.targets, expected.targets)
+    printed, told = capsys.readouterr()
+    assert told.startswith("scoring: 100 % · ")
+    assert f" · {expected.targets:,} tokens · " in told
+    assert main([*command, "--quiet"]) == 0
+    assert capsys.readouterr().err == ""
     assert f"val_loss {expected.val_loss:.8f}" in printed
     assert f"val_bpb {expected.val_bpb:.8f}" in printed

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import json
-import logging
+import socket
 from typing import TYPE_CHECKING
 
 import golf_roots
@@ -49,7 +49,6 @@ def test_publish_and_download_say_what_they_did(
     assert (code, err) == (0, "")
     assert json.loads(out)["fetched"] == 1
     assert run(capsys, "publish", made, "me/tales", "--quiet") == (0, "", "")
-    logging.getLogger("huggingface_hub").setLevel(logging.WARNING)
 
 
 @pytest.mark.usefixtures("waits")
@@ -102,7 +101,10 @@ def test_golf_commands_name_what_cannot_be_had(
     code, out, _ = run(capsys, "golf", "fetch", "--repo-id", "me/golf", "--root", root, "--check")
     assert code == 1
     assert out.startswith(f"{name}: ")
+    check = ["golf", "fetch", "--repo-id", "me/golf", "--root", root, "--check", "--quiet"]
+    assert run(capsys, *check) == (1, out.splitlines(keepends=True)[0], "")
     hub.vanished.clear()
+    assert run(capsys, *check) == (0, "", "")
     words = ["golf", "fetch", "--repo-id", "me/golf", "--root", root, "--variant", "sp300", "--train-shards", "1"]
     hub.fail(f"datasets/{name}", *[Fault(flip=1100)] * 2)
     code, _, err = run(capsys, *words)
@@ -165,3 +167,36 @@ def test_publish_draws_no_bars_where_there_is_no_terminal(
     monkeypatch.setattr("huggingface_hub.utils.disable_progress_bars", lambda: asked.append("off"))
     assert run(capsys, "publish", str(made), "me/tales", "--dry-run")[0] == 0
     assert asked == ["off"]
+
+
+@pytest.mark.usefixtures("waits")
+@pytest.mark.parametrize("command", ["download me/tales", "golf fetch --repo-id me/tales", "recipe hub:me/tales"])
+def test_what_the_hubs_client_says_is_a_line_as_of_any_warning_and_quiet_leaves_it_out(
+    hub: LocalHub, tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str
+) -> None:
+    hub.add("me/tales", {"a.json": b"{}"})
+    words = [*command.split(), "--root" if "golf" in command else "--out", str(tmp_path)]
+    hub.api_faults.extend([Fault(status=429, headers={"Retry-After": "7"})])
+    _, _, err = run(capsys, *words)
+    lines = err.splitlines()
+    assert [line for line in lines if not line.startswith("tokenriver: ")] == []
+    assert [line for line in lines if line.startswith("tokenriver: warning: Rate limited. Waiting ")] != []
+    hub.api_faults.extend([Fault(status=429, headers={"Retry-After": "7"})])
+    _, _, err = run(capsys, *words, "--quiet")
+    assert "warning" not in err
+
+
+@pytest.mark.usefixtures("waits")
+@pytest.mark.usefixtures("hub")
+def test_no_answer_says_what_to_look_at(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with socket.socket() as taken:  # bound, but nobody listens
+        taken.bind(("127.0.0.1", 0))
+        monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", f"http://127.0.0.1:{taken.getsockname()[1]}")
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{taken.getsockname()[1]}")
+        code, _, err = run(capsys, "download", "me/tales", "--out", str(tmp_path), "--quiet")
+    assert code == 1
+    assert err.startswith("tokenriver: repository me/tales: no answer from the Hub (")
+    assert err.endswith("; look at the network, and at HF_ENDPOINT where it is set, and try again later\n")
+    assert err.count("\n") == 1

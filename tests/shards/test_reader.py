@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -88,8 +89,13 @@ def test_a_vocabulary_of_0_allows_every_id(tmp_path: Path) -> None:
 
 def test_a_nanogpt_file_is_refused_by_name_and_not_read_as_garbage(tmp_path: Path) -> None:
     (tmp_path / "train.bin").write_bytes(np.arange(5000, dtype="<u2").tobytes())
-    with pytest.raises(FormatError, match=r"train\.bin: no header.*nanoGPT"):
+    with pytest.raises(FormatError, match=r"train\.bin: no header.*nanoGPT") as refused:
         open_shard(tmp_path / "train.bin")
+    said = re.search(r"tokenriver\.(write_shard\(.*?\)\)) makes a shard", str(refused.value))
+    assert said is not None
+    words = {"write_shard": write_shard, "numpy": np, "NEW": tmp_path / "new.bin", "OLD": tmp_path / "train.bin"}
+    eval(said[1], words)
+    assert open_shard(tmp_path / "new.bin").tolist() == list(range(5000)), "what the error says to do, does it"
 
 
 def test_a_missing_file_is_an_os_error(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from tokenriver.bpb.golf import GolfTable
+    from tokenriver.corpus.progress import ProgressSink
     from tokenriver.tokenizers.base import Tokenizer
 
 __all__ = ["Audit", "Claim", "SplitAudit", "audit"]
@@ -32,7 +33,7 @@ TOLERANCE = 1e-4
 class Claim:
     """A reported result: mean `loss` in nats per target, `bpb`, and the sequence length that the targets were cut to.
 
-    `seq_len` None: all targets of the split; else the first ⌊(n − 1) / seq_len⌋ · seq_len (formats.md §4).
+    `seq_len` None: all targets of the split; else the first ⌊(n − 1) / seq_len⌋ · seq_len (docs/bpb.md).
     """
 
     loss: float
@@ -100,11 +101,13 @@ def audit(
     docs: Sequence[str | os.PathLike[str]] = (),
     claim: Claim | None = None,
     claim_split: str = "val",
+    progress: ProgressSink | None = None,
 ) -> Audit:
     """Count a data set's bytes from its ids, compare them with what the build recorded, with the source text where
     `docs` names it, and with a reported result where `claim` gives one.
 
-    Reads every shard once; with `docs` it encodes all documents again. Raises what opening a data set raises.
+    Reads every shard once; with `docs` it encodes all documents again, of which `progress` is told. Raises what opening
+    a data set raises.
     """
     token_set = open_token_set(dataset, tokenizer)
     result = Audit(str(token_set.directory), tokenizer.tokenizer_id)
@@ -114,7 +117,7 @@ def audit(
             f"{tokenizer.sha256}"
         )
     text, golf = TextTable.of(tokenizer, separator_id=token_set.separator_id), byte_tables(tokenizer)
-    check = check_documents(token_set, docs, tokenizer) if docs else None
+    check = check_documents(token_set, docs, tokenizer, progress=progress) if docs else None
     unknown = unknown_ids(tokenizer)
     for split in ("val", "train"):
         if not token_set.splits[split]:

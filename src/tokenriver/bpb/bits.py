@@ -1,7 +1,7 @@
 """Bits per byte, defined once, twice: `text` and `golf` (docs/bpb.md).
 
 text   nats of text targets / ln 2 / bytes of text; a separator or control id is in neither sum
-golf   mean nats of all targets / ln 2 · targets / bytes by Parameter Golf's tables (formats.md §4)
+golf   mean nats of all targets / ln 2 · targets / bytes by Parameter Golf's tables
 """
 
 from __future__ import annotations

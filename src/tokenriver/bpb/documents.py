@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tokenriver.corpus.documents import SourceOptions, find_sources, parse_block, peek_fields, read_blocks
+from tokenriver.corpus.progress import InputProgress, expect_bytes
 from tokenriver.corpus.sources import split_by_file
 from tokenriver.corpus.splits import SPLITS, SplitRule, hash_split
 from tokenriver.errors import UsageError, advising_only
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
     from tokenriver.bpb.source import TokenSet
     from tokenriver.corpus.blocks import DocumentBlock
+    from tokenriver.corpus.progress import ProgressSink
     from tokenriver.tokenizers.base import Tokenizer
 
 __all__ = ["DocumentCheck", "check_documents"]
@@ -79,7 +81,11 @@ class _Stream:
 
 @advising_only()
 def check_documents(
-    token_set: TokenSet, inputs: Sequence[str | os.PathLike[str]], tokenizer: Tokenizer
+    token_set: TokenSet,
+    inputs: Sequence[str | os.PathLike[str]],
+    tokenizer: Tokenizer,
+    *,
+    progress: ProgressSink | None = None,
 ) -> DocumentCheck:
     """Encode the documents of `inputs` and walk through the shards with them; stops at the first difference.
 
@@ -105,8 +111,10 @@ def check_documents(
     else:
         streams = {split: _Stream(token_set, (split,)) for split in SPLITS}
     check = DocumentCheck()
-    number = 0
-    for raw in read_blocks(sources, source_options):
+    expect_bytes(progress, sources)
+    place = InputProgress(sources)
+    number = n_tokens = 0
+    for raw in read_blocks(sources, source_options, on_raw=place.tap):
         block = parse_block(raw, source_options)
         sides = _sides(rule, block)
         for i, ids in enumerate(tokenizer.encode_batch(block.texts)):
@@ -114,6 +122,9 @@ def check_documents(
             if not _same(check, stream, _with_separator(token_set, ids), number, len(block.texts[i])):
                 return check
             number += 1
+            n_tokens += len(ids)
+        if progress is not None:
+            progress.update(place.bytes_done(raw.end), number, n_tokens)
     for stream in dict.fromkeys(streams.values()):
         if len(stream.take(1)[0]):
             check.difference = f"the sources end after document {number - 1}; {stream.where()} goes on with more ids"

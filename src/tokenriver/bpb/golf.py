@@ -1,4 +1,4 @@
-"""Parameter Golf's count of bytes (formats.md §4): tables from the pieces, and val_bpb as its training script has it.
+"""Parameter Golf's count of bytes (docs/bpb.md): tables from the pieces, and val_bpb as its training script has it.
 
 It counts the bytes of the normalised text as SentencePiece's pieces spell it. With pieces that hold several space
 marks it counts three bytes for each mark after the first, as the original does; `text` in bits.py does not.
@@ -102,13 +102,14 @@ def eval_bpb(
     world_size: int = 1,
     grad_accum_steps: int = 1,
     device: Any = None,
+    progress: Callable[[int, int], object] | None = None,
 ) -> tuple[float, int, int]:
     """Parameter Golf's validation over one rank's part: (sum of nats, targets, bytes), which add up over ranks.
 
     `model(x, y)` gives the mean loss of a batch [sequences, seq_len]; NumPy int64, or torch with `device` (then without
     gradients and under bfloat16 autocast, as the original runs it).
-    val_loss = nats / targets, val_bpb = val_loss / ln 2 · targets / bytes: see `bpb_of`. UsageError where a batch
-    holds no whole sequence for a rank, or there is not one sequence.
+    val_loss = nats / targets, val_bpb = val_loss / ln 2 · targets / bytes: see `bpb_of`. `progress(targets, of)` is
+    called after each batch. UsageError where a batch holds no whole sequence for a rank, or there is not one sequence.
     """
     table = tokenizer if isinstance(tokenizer, GolfTable) else byte_tables(tokenizer)
     per_batch = batch_tokens // (world_size * grad_accum_steps) // seq_len
@@ -138,11 +139,13 @@ def eval_bpb(
         nats += _mean_loss(model, x, y, device) * y.size
         targets += y.size
         n_bytes += int(table.target_bytes(y, x).sum())
+        if progress is not None:
+            progress(targets, (stop - start) * seq_len)
     return nats, targets, n_bytes
 
 
 def bpb_of(nats: float, targets: int, n_bytes: int) -> tuple[float, float]:
-    """(val_loss, val_bpb) of the sums, in the order of operations of formats.md §4. UsageError for no bytes."""
+    """(val_loss, val_bpb) of the sums, in the order of operations of the original. UsageError for no bytes."""
     if not n_bytes:
         raise UsageError(
             f"the {targets:,} targets stand for no bytes of text (control ids alone): there is nothing to score"

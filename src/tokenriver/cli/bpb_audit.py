@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import asdict
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -18,21 +18,29 @@ def bpb_audit_command(
     dataset: Annotated[
         str, typer.Argument(metavar="DATASET", help="Folder of one data set, in any layout, or its URL.")
     ],
-    tokenizer: Annotated[str, typer.Option(help="The tokenizer that made it: name, file, folder or Hub id.")],
+    tokenizer: Annotated[
+        str, typer.Option(metavar="T", help="The tokenizer that made it: name, file, folder or Hub id.")
+    ],
     docs: Annotated[
         list[str] | None,
         typer.Option(metavar="CORPUS", help="The source documents, to be compared id for id; once for each input."),
     ] = None,
-    loss: Annotated[float | None, typer.Option(help="Reported mean loss in nats per target.")] = None,
-    bpb: Annotated[float | None, typer.Option(help="Reported bits per byte.")] = None,
+    loss: Annotated[float | None, typer.Option(metavar="L", help="Reported mean loss in nats per target.")] = None,
+    bpb: Annotated[float | None, typer.Option(metavar="B", help="Reported bits per byte.")] = None,
     seq_len: Annotated[
-        int | None, typer.Option(min=1, help="Sequence length that the reported targets were cut to.")
+        int | None,
+        typer.Option(metavar="N", min=1, help="Sequence length that the reported targets were cut to (default: all)."),
     ] = None,
-    split: Annotated[str, typer.Option(help="Split of the reported figures: val or train.")] = "val",
+    split: Annotated[str, typer.Option(metavar="val|train", help="Split of the reported figures.")] = "val",
     as_json: Annotated[bool, typer.Option("--json", help="Print everything for programs.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
 ) -> None:
-    """Count bytes from the ids, the build's record and the source text; exit code 1 if anything is disproved."""
+    """Prove or disprove byte counts and bits per byte.
+
+    Counted from the ids, the build's record and the source text; exit code 1 if anything is disproved.
+    """
     from tokenriver.bpb.audit import Claim, audit
+    from tokenriver.cli.progress import Progress
     from tokenriver.tokenizers.load import load_tokenizer
 
     if (loss is None) != (bpb is None):
@@ -42,7 +50,12 @@ def bpb_audit_command(
     if split not in ("val", "train"):
         raise UsageError(f"--split {split!r}: choose val or train")
     claim = Claim(loss, bpb, seq_len) if loss is not None and bpb is not None else None
-    result = audit(dataset, tokenizer=load_tokenizer(tokenizer), docs=docs or (), claim=claim, claim_split=split)
+    what: dict[str, Any] = {"tokenizer": load_tokenizer(tokenizer), "claim": claim, "claim_split": split}
+    if docs:
+        with Progress(None, label="encoding again", quiet=quiet) as progress:
+            result = audit(dataset, docs=docs, progress=progress, **what)
+    else:
+        result = audit(dataset, **what)
     if as_json:
         print(json.dumps({"ok": result.ok, **asdict(result)}, indent=2))
     else:

@@ -8,17 +8,18 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tokenriver.cli.options import (
-    Backend,
-    DocumentSeparator,
-    Engine,
-    KeepEmpty,
-    OnBadRecord,
-    Quiet,
-    RayAddress,
-    Staging,
-    SummaryAsJson,
-    TextField,
-    TokenizerWord,
+    AS_JSON,
+    BACKEND,
+    DOCUMENT_SEPARATOR,
+    ENGINE,
+    INPUTS,
+    KEEP_EMPTY,
+    ON_BAD_RECORD,
+    QUIET,
+    RAY_ADDRESS,
+    STAGING,
+    TEXT_FIELD,
+    TOKENIZER,
     unescaped,
 )
 from tokenriver.cli.stopping import going_on, how_to_go_on
@@ -32,51 +33,61 @@ __all__ = ["build_command", "print_summary"]
 
 
 def build_command(
-    inputs: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="INPUT…", help="Files, directories, globs, a corpus, URLs of such, or - for JSONL on stdin."
-        ),
-    ],
-    tokenizer: TokenizerWord,
+    inputs: Annotated[list[str], INPUTS],
+    tokenizer: Annotated[str, TOKENIZER],
     out: Annotated[
         str, typer.Option(metavar="DIR", help="Artifacts root, or the shards' folder (llmc, golf); or its URL.")
     ],
-    tokenizer_id: Annotated[str | None, typer.Option(help="Name of the tokenizer in paths and manifest.")] = None,
-    dataset: Annotated[str | None, typer.Option(help="Name of the data set (default: the first input's).")] = None,
-    dataset_version: Annotated[str, typer.Option(help="Version written into the manifest.")] = "v1",
-    layout: Annotated[str, typer.Option(help="tokens, llmc or golf: names, cuts and records.")] = "tokens",
-    shard_tokens: Annotated[int, typer.Option(help="Tokens in a shard.")] = 100_000_000,
-    file_format: Annotated[str, typer.Option("--format", help="auto, or llama-3 for llm.c's variant.")] = "auto",
+    tokenizer_id: Annotated[
+        str | None, typer.Option(metavar="ID", help="Name in paths and manifest (default: the tokenizer's).")
+    ] = None,
+    dataset: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Name of the data set (default: the first input's).")
+    ] = None,
+    dataset_version: Annotated[str, typer.Option(metavar="V", help="Version in the manifest.")] = "v1",
+    layout: Annotated[str, typer.Option(metavar="tokens|llmc|golf", help="Names, cuts and records.")] = "tokens",
+    shard_tokens: Annotated[int, typer.Option(metavar="N", help="Tokens in a shard.")] = 100_000_000,
+    file_format: Annotated[
+        str, typer.Option("--format", metavar="auto|llama-3", help="llama-3: llm.c's variant for Llama-3.")
+    ] = "auto",
     split: Annotated[
         str | None,
         typer.Option(
-            help="column[:NAME], hash:FRACTION, first-docs:N, first-tokens:N, first-files:N, first-shard or train."
+            metavar="RULE",
+            help="column[:NAME], hash:FRACTION, first-docs:N, first-tokens:N, first-files:N, first-shard or train "
+            "(default: the layout's).",
         ),
     ] = None,
-    text_field: TextField = "text",
-    document_separator: DocumentSeparator = None,
-    separator: Annotated[str | None, typer.Option(help="Id or token between documents, or none.")] = None,
-    separator_position: Annotated[str | None, typer.Option(help="before or after each document.")] = None,
-    keep_empty: KeepEmpty = False,
+    text_field: Annotated[str, TEXT_FIELD] = "text",
+    document_separator: Annotated[str | None, DOCUMENT_SEPARATOR] = None,
+    separator: Annotated[
+        str | None,
+        typer.Option(metavar="ID|STRING|none", help="What stands between documents (default: the layout's)."),
+    ] = None,
+    separator_position: Annotated[
+        str | None, typer.Option(metavar="before|after", help="Where it stands (default: before).")
+    ] = None,
+    keep_empty: Annotated[bool, KEEP_EMPTY] = False,
     doc_index: Annotated[
         bool | None,
         typer.Option("--doc-index/--no-doc-index", help="Write <shard>.bin.index (default: in the tokens layout)."),
     ] = None,
-    on_bad_record: OnBadRecord = "error",
-    backend: Backend = "fast",
-    verify_sample: Annotated[int, typer.Option(help="Documents compared with the reference.")] = 200,
-    engine: Engine = "local",
-    ray_address: RayAddress = None,
-    workers: Annotated[int | None, typer.Option(help="Encoding threads, or tasks (default: one a core).")] = None,
-    block_bytes: Annotated[int, typer.Option(help="Text in one unit of work, in bytes.")] = 8 << 20,
+    on_bad_record: Annotated[str, ON_BAD_RECORD] = "error",
+    backend: Annotated[str, BACKEND] = "fast",
+    verify_sample: Annotated[int, typer.Option(metavar="N", help="Documents compared with the reference.")] = 200,
+    engine: Annotated[str, ENGINE] = "local",
+    ray_address: Annotated[str | None, RAY_ADDRESS] = None,
+    workers: Annotated[
+        int | None, typer.Option(metavar="N", help="Encoding threads, or tasks (default: one a core).")
+    ] = None,
+    block_bytes: Annotated[int, typer.Option(metavar="N", help="Bytes of text in one unit of work.")] = 8 << 20,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a finished data set.")] = False,
     restart: Annotated[bool, typer.Option("--restart", help="Begin an unfinished build anew.")] = False,
-    staging: Staging = None,
-    as_json: SummaryAsJson = False,
-    quiet: Quiet = False,
+    staging: Annotated[str | None, STAGING] = None,
+    as_json: Annotated[bool, AS_JSON] = False,
+    quiet: Annotated[bool, QUIET] = False,
 ) -> None:
-    """Turn documents into token shards with their manifest; run again after an interruption, it goes on."""
+    """Turn documents into token shards with their manifest. Run again after an interruption, it goes on."""
     if quiet:
         warnings.simplefilter("ignore")  # the command's own filters: `main` puts the old ones back
     options: dict[str, Any] = {

@@ -23,7 +23,7 @@ def cache_command(
     cache_dir: Annotated[
         str | None,
         typer.Option(
-            "--cache-dir", metavar="DIR", help="The cache.", show_default="TOKENRIVER_CACHE_DIR, else the user's cache"
+            "--cache-dir", metavar="DIR", help="The cache (default: TOKENRIVER_CACHE_DIR, else the user's cache)."
         ),
     ] = None,
     prune: Annotated[bool, typer.Option("--prune", help="Remove what was needed the longest time ago.")] = False,
@@ -36,7 +36,7 @@ def cache_command(
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print it for programs.")] = False,
 ) -> None:
-    """Show the data sets in the cache of streamed shards, or prune it; exit code 1 if --verify found damage."""
+    """Show or prune the cache of streamed data sets. Exit code 1 if --verify found damage."""
     from tokenriver.cache.folder import CacheFolder
     from tokenriver.cache.settings import cache_settings, parse_bytes
 

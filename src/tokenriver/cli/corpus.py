@@ -7,15 +7,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tokenriver.cli.options import (
-    DocumentSeparator,
-    Engine,
-    KeepEmpty,
-    OnBadRecord,
-    Quiet,
-    RayAddress,
-    Staging,
-    SummaryAsJson,
-    TextField,
+    AS_JSON,
+    DOCUMENT_SEPARATOR,
+    ENGINE,
+    INPUTS,
+    KEEP_EMPTY,
+    ON_BAD_RECORD,
+    PARSING_WORKERS,
+    QUIET,
+    RAY_ADDRESS,
+    STAGING,
+    TEXT_FIELD,
     unescaped,
 )
 from tokenriver.cli.stopping import going_on, how_to_go_on
@@ -29,31 +31,37 @@ __all__ = ["corpus_command"]
 
 
 def corpus_command(
-    inputs: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="INPUT…", help="Files, directories, globs, a corpus, URLs of such, or - for JSONL on stdin."
-        ),
-    ],
+    inputs: Annotated[list[str], INPUTS],
     out: Annotated[str, typer.Option(metavar="DIR", help="Directory of the corpus, or its URL.")],
-    file_format: Annotated[str, typer.Option("--format", help="jsonl.zst or parquet.")] = "jsonl.zst",
-    name: Annotated[str | None, typer.Option(help="Name in the manifest (default: the directory's).")] = None,
-    version: Annotated[str, typer.Option(help="Version in the manifest.")] = "v1",
-    split: Annotated[str | None, typer.Option(help="column[:NAME], hash:FRACTION, first-docs:N or train.")] = None,
-    text_field: TextField = "text",
-    document_separator: DocumentSeparator = None,
-    on_bad_record: OnBadRecord = "error",
-    keep_empty: KeepEmpty = False,
-    engine: Engine = "local",
-    ray_address: RayAddress = None,
-    workers: Annotated[int | None, typer.Option(help="Parsing threads, or tasks (default: one a core).")] = None,
+    file_format: Annotated[
+        str, typer.Option("--format", metavar="jsonl.zst|parquet", help="Kind of the corpus shards.")
+    ] = "jsonl.zst",
+    name: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Name in the manifest (default: the directory's).")
+    ] = None,
+    version: Annotated[str, typer.Option(metavar="V", help="Version in the manifest.")] = "v1",
+    split: Annotated[
+        str | None,
+        typer.Option(
+            metavar="RULE",
+            help="column[:NAME], hash:FRACTION, first-docs:N or train (default: column where there is one, else "
+            "hash:0.01).",
+        ),
+    ] = None,
+    text_field: Annotated[str, TEXT_FIELD] = "text",
+    document_separator: Annotated[str | None, DOCUMENT_SEPARATOR] = None,
+    on_bad_record: Annotated[str, ON_BAD_RECORD] = "error",
+    keep_empty: Annotated[bool, KEEP_EMPTY] = False,
+    engine: Annotated[str, ENGINE] = "local",
+    ray_address: Annotated[str | None, RAY_ADDRESS] = None,
+    workers: Annotated[int | None, PARSING_WORKERS] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a finished corpus.")] = False,
     restart: Annotated[bool, typer.Option("--restart", help="Begin an unfinished corpus anew.")] = False,
-    staging: Staging = None,
-    as_json: SummaryAsJson = False,
-    quiet: Quiet = False,
+    staging: Annotated[str | None, STAGING] = None,
+    as_json: Annotated[bool, AS_JSON] = False,
+    quiet: Annotated[bool, QUIET] = False,
 ) -> None:
-    """Write documents once as corpus shards (columns id, text, split): the same bytes on every run."""
+    """Write documents once, as corpus shards with fixed sides. The same bytes on every run; columns id, text, split."""
     from tokenriver.cli.progress import Progress
     from tokenriver.corpus.shards import write_corpus
     from tokenriver.corpus.sources import SourceOptions

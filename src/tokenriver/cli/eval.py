@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 
 import typer
 
-from tokenriver.cli.options import Backend, OnBadRecord, Quiet, SummaryAsJson, TokenizerWord
+from tokenriver.cli.options import AS_JSON, BACKEND, ON_BAD_RECORD, QUIET, TOKENIZER
 from tokenriver.cli.summaries import ascii_controls, counted
 from tokenriver.errors import TokenRiverError, UsageError
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 __all__ = ["check_device", "eval_app", "load_model"]
 
 eval_app = typer.Typer(
-    help="Multiple-choice evaluation files: make them from a task's published files, look into them, run a model.",
+    help="Make, show and run multiple-choice evaluation files.",
     rich_markup_mode=None,
 )
 
@@ -44,20 +44,27 @@ def make_command(
     source: Annotated[
         str, typer.Argument(metavar="INPUT", help="The task's own .jsonl (also .gz, .zst); for mmlu a folder or .csv.")
     ],
-    tokenizer: TokenizerWord,
+    tokenizer: Annotated[str, TOKENIZER],
     out: Annotated[str, typer.Option(metavar="FILE", help="The file to write; FILE.json says how it was made.")],
-    rendering: Annotated[str, typer.Option(help="llmc, or harness (lm-evaluation-harness).")] = "llmc",
+    rendering: Annotated[
+        str,
+        typer.Option(metavar="llmc|harness", help="How the words are put together; harness: lm-evaluation-harness."),
+    ] = "llmc",
     boundary: Annotated[
-        str, typer.Option(help="Context and completion encoded apart, or joint (in one piece).")
+        str, typer.Option(metavar="apart|joint", help="Context and completion encoded as two texts, or in one piece.")
     ] = "apart",
-    file_version: Annotated[str, typer.Option(help="auto, 1 (llm.c reads it) or 2.")] = "auto",
-    shots: Annotated[int, typer.Option(min=0, help="mmlu, harness: answered examples before each question.")] = 0,
-    on_bad_record: OnBadRecord = "error",
-    backend: Backend = "fast",
-    as_json: SummaryAsJson = False,
-    quiet: Quiet = False,
+    file_version: Annotated[
+        str, typer.Option(metavar="auto|1|2", help="1 is llm.c's; auto takes it where it can hold the examples.")
+    ] = "auto",
+    shots: Annotated[
+        int, typer.Option(metavar="N", min=0, help="mmlu, harness: answered examples before each question.")
+    ] = 0,
+    on_bad_record: Annotated[str, ON_BAD_RECORD] = "error",
+    backend: Annotated[str, BACKEND] = "fast",
+    as_json: Annotated[bool, AS_JSON] = False,
+    quiet: Annotated[bool, QUIET] = False,
 ) -> None:
-    """Turn a task's published file into an evaluation file, with a record of how beside it."""
+    """Turn a task's published file into an evaluation file. A record beside it says how."""
     from tokenriver.evals.make import make_eval_file
     from tokenriver.tokenizers.load import load_tokenizer
 
@@ -101,10 +108,10 @@ def _print_summary(summary: EvalSummary) -> None:
 def show_command(
     file: _FILE,
     k: Annotated[int, typer.Argument(metavar="K", help="Number of the example, from 0.", show_default=False)],
-    tokenizer: Annotated[str, typer.Option(help="The tokenizer that made the file.")],
+    tokenizer: Annotated[str, typer.Option(metavar="T", help="The tokenizer that made the file.")],
     as_json: Annotated[bool, typer.Option("--json", help="Print it for programs.")] = False,
 ) -> None:
-    """Show one example in words: context, completions (the right one marked), label."""
+    """Show one example in words. Context, completions (the right one marked) and label."""
     from tokenriver.evals.file import open_eval_file, require_example
     from tokenriver.tokenizers.load import load_tokenizer
 
@@ -143,19 +150,24 @@ def run_command(
         str,
         typer.Option(metavar="MODULE:CALLABLE", help="model(inputs) -> logits, NumPy or torch.", show_default=False),
     ],
-    batch_size: Annotated[int, typer.Option(min=1, help="Rows in a batch.")] = 32,
-    seq_len: Annotated[int, typer.Option(min=2, help="Ids in a row.")] = 1024,
+    batch_size: Annotated[int, typer.Option(metavar="N", min=1, help="Rows in a batch.")] = 32,
+    seq_len: Annotated[int, typer.Option(metavar="N", min=2, help="Ids in a row.")] = 1024,
     tokenizer: Annotated[
-        str | None, typer.Option(help="For acc_norm by characters and bytes where the file does not hold them.")
+        str | None,
+        typer.Option(metavar="T", help="For acc_norm by characters and bytes where the file does not hold them."),
     ] = None,
-    too_long: Annotated[str, typer.Option(help="Rows longer than a sequence: error, or skip (and count).")] = "error",
+    too_long: Annotated[
+        str, typer.Option(metavar="error|skip", help="Rows longer than a sequence: stop, or skip and count.")
+    ] = "error",
     packed: Annotated[bool, typer.Option("--packed", help="Several examples in one row, with cu_seqlens.")] = False,
-    device: Annotated[str | None, typer.Option(help="torch device, such as cuda; inputs are then tensors.")] = None,
-    autocast: Annotated[str | None, typer.Option(help="bfloat16 or float16, with torch.")] = None,
+    device: Annotated[
+        str | None, typer.Option(metavar="D", help="torch device, such as cuda; inputs are then tensors.")
+    ] = None,
+    autocast: Annotated[str | None, typer.Option(metavar="T", help="bfloat16 or float16, with torch.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the scores as JSON.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress.")] = False,
 ) -> None:
-    """Run a model over an evaluation file and print acc and acc_norm with their standard errors."""
+    """Score a model on an evaluation file. Prints acc and acc_norm with their standard errors."""
     from tokenriver.cli.progress import Progress
     from tokenriver.evals.evaluate import evaluate
     from tokenriver.evals.file import open_eval_file

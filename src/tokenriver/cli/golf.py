@@ -3,11 +3,26 @@
 from __future__ import annotations
 
 import os
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tokenriver.cli.options import Backend, Engine, OnBadRecord, Quiet, RayAddress, Staging, SummaryAsJson, TextField
+from tokenriver.cli.golf_score import score_command
+from tokenriver.cli.hub_messages import hub_messages
+from tokenriver.cli.options import (
+    AS_JSON,
+    BACKEND,
+    CONNECTIONS,
+    ENGINE,
+    ON_BAD_RECORD,
+    PARSING_WORKERS,
+    QUIET,
+    RAY_ADDRESS,
+    REVISION,
+    STAGING,
+    TEXT_FIELD,
+)
 from tokenriver.cli.stopping import at_once, going_on, how_to_go_on
 from tokenriver.cli.summaries import counted, print_json
 from tokenriver.errors import UsageError
@@ -15,6 +30,7 @@ from tokenriver.files import human_bytes
 from tokenriver.storage.paths import to_path
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from tokenriver.golfing.documents import Documents
@@ -22,48 +38,52 @@ if TYPE_CHECKING:
 
 __all__ = ["golf_app"]
 
-golf_app = typer.Typer(
-    name="golf",
-    help="Parameter Golf's data: fetch the frozen export, select documents, export anew, score a model.",
-    rich_markup_mode=None,
-)
+golf_app = typer.Typer(help="Parameter Golf's data: fetch, select, export, score.", rich_markup_mode=None)
 
-_REPO = typer.Option(help="Repository (default: MATCHED_FINEWEB_REPO_ID, else the challenge's).")
-_REMOTE_ROOT = typer.Option(help="Folder in it (default: MATCHED_FINEWEB_REMOTE_ROOT_PREFIX, else datasets).")
+_REPO = typer.Option(metavar="REPO", help="Repository (default: MATCHED_FINEWEB_REPO_ID, else the challenge's).")
+_REMOTE_ROOT = typer.Option(
+    metavar="DIR", help="Folder in it (default: MATCHED_FINEWEB_REMOTE_ROOT_PREFIX, else datasets)."
+)
 
 
 @golf_app.command("fetch")
 def fetch_command(
-    variant: Annotated[str, typer.Option(help="sp1024, byte260, …: what follows fineweb10B_.")] = "sp1024",
-    train_shards: Annotated[int, typer.Option(help="The first N train shards; val is always whole.")] = 80,
+    variant: Annotated[str, typer.Option(metavar="V", help="sp1024, byte260, …: what follows fineweb10B_.")] = "sp1024",
+    train_shards: Annotated[int, typer.Option(metavar="N", help="The first N train shards; val is always whole.")] = 80,
     with_docs: Annotated[bool, typer.Option("--with-docs", help="The documents and their sidecar too.")] = False,
     root: Annotated[str, typer.Option(metavar="DIR", help="Folder that becomes the root, or its URL.")] = "data",
     repo_id: Annotated[str | None, _REPO] = None,
     remote_root: Annotated[str | None, _REMOTE_ROOT] = None,
-    revision: Annotated[str, typer.Option(help="Branch, tag or commit.")] = "main",
+    revision: Annotated[str, REVISION] = "main",
     check: Annotated[bool, typer.Option("--check", help="Only ask for every file of the manifest.")] = False,
-    connections: Annotated[int, typer.Option(help="Files under way at the same time.")] = 8,
-    as_json: SummaryAsJson = False,
-    quiet: Quiet = False,
+    connections: Annotated[int, CONNECTIONS] = 8,
+    as_json: Annotated[bool, AS_JSON] = False,
+    quiet: Annotated[bool, QUIET] = False,
 ) -> None:
-    """Fetch an export: manifest first, all val shards, the first train shards, the tokenizer; every file checked."""
+    """Fetch an export, every file checked. All val shards, the first train shards, the tokenizer."""
     from tokenriver.cli.transfers import Transfers
     from tokenriver.golfing.check import check_golf
     from tokenriver.golfing.fetch import fetch_golf
 
     where: dict[str, Any] = {"repo_id": repo_id, "remote_root": remote_root, "revision": revision, "root": root}
     if check:
-        found = check_golf(**where, connections=connections)
+        with hub_messages(quiet=quiet):
+            found = check_golf(**where, connections=connections)
         if as_json:
             print_json(found)
-        elif not quiet:
+        else:
             for name, problem in found.problems.items():
                 print(f"{name}: {problem}")
-            print(f"{found.checked} files asked for, {len(found.problems)} cannot be had")
+            if not quiet:
+                print(f"{found.checked} files asked for, {len(found.problems)} cannot be had")
         if not found.ok:
             raise typer.Exit(1)
         return
-    with going_on("the same command goes on with what came"), Transfers(quiet=quiet) as progress:
+    with (
+        hub_messages(quiet=quiet),
+        going_on("the same command goes on with what came"),
+        Transfers(quiet=quiet) as progress,
+    ):
         done = fetch_golf(
             **where,
             variant=variant,
@@ -84,24 +104,27 @@ def fetch_command(
 
 @golf_app.command("select")
 def select_command(
-    inputs: Annotated[list[str], typer.Argument(metavar="INPUT…", help="Files, directories, globs or a corpus.")],
-    docs: Annotated[int, typer.Option(help="Documents to choose.")],
-    seed: Annotated[int, typer.Option(help="Decides which, and their order.")],
+    inputs: Annotated[
+        list[str], typer.Argument(metavar="INPUT", help="Files, directories, globs, a corpus, or URLs of such.")
+    ],
+    docs: Annotated[int, typer.Option(metavar="N", help="Documents to choose.")],
+    seed: Annotated[int, typer.Option(metavar="S", help="Decides which, and their order.")],
     out: Annotated[str, typer.Option(metavar="DIR", help="Folder of docs_selected.jsonl and its sidecar, or its URL.")],
     docs_val: Annotated[
-        int | None, typer.Option(help="Documents at the front that are val (default: 50,000, at most a tenth).")
+        int | None,
+        typer.Option(metavar="N", help="Documents at the front that are val (default: 50,000, at most a tenth)."),
     ] = None,
-    text_field: TextField = "text",
-    on_bad_record: OnBadRecord = "error",
-    engine: Engine = "local",
-    ray_address: RayAddress = None,
-    workers: Annotated[int | None, typer.Option(help="Parsing threads, or tasks (default: one a core).")] = None,
+    text_field: Annotated[str, TEXT_FIELD] = "text",
+    on_bad_record: Annotated[str, ON_BAD_RECORD] = "error",
+    engine: Annotated[str, ENGINE] = "local",
+    ray_address: Annotated[str | None, RAY_ADDRESS] = None,
+    workers: Annotated[int | None, PARSING_WORKERS] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace a selection.")] = False,
-    staging: Staging = None,
-    as_json: SummaryAsJson = False,
-    quiet: Quiet = False,
+    staging: Annotated[str | None, STAGING] = None,
+    as_json: Annotated[bool, AS_JSON] = False,
+    quiet: Annotated[bool, QUIET] = False,
 ) -> None:
-    """Choose and shuffle documents once and for all; memory does not grow with them."""
+    """Choose documents and shuffle them, once and for all."""
     from tokenriver.cli.progress import Progress
     from tokenriver.golfing.select import select_golf
 
@@ -139,26 +162,34 @@ def export_command(
     docs: Annotated[
         str | None, typer.Option(metavar="FILE", help="docs_selected.jsonl, its sidecar beside it.")
     ] = None,
-    repo_id: Annotated[str | None, typer.Option(help="Repository to fetch the documents from instead.")] = None,
+    repo_id: Annotated[
+        str | None, typer.Option(metavar="REPO", help="Repository to fetch the documents from instead.")
+    ] = None,
     remote_root: Annotated[str | None, _REMOTE_ROOT] = None,
     num_val_docs: Annotated[
-        int | None, typer.Option(help="Documents at the front that are val (default: the sidecar's, else 50,000).")
+        int | None,
+        typer.Option(metavar="N", help="Documents at the front that are val (default: the sidecar's, else 50,000)."),
     ] = None,
-    chunk_tokens: Annotated[int, typer.Option(help="Tokens in a shard.")] = 100_000_000,
-    tokenizer_train_docs: Annotated[int | None, typer.Option(help="Train on the first N documents.")] = None,
+    chunk_tokens: Annotated[int, typer.Option(metavar="N", help="Tokens in a shard.")] = 100_000_000,
+    tokenizer_train_docs: Annotated[
+        int | None, typer.Option(metavar="N", help="Train on the first N documents.")
+    ] = None,
     skip_byte: Annotated[bool, typer.Option("--skip-byte", help="Leave out the byte tokenizer.")] = False,
     reuse_sp_model: Annotated[
         list[str] | None, typer.Option(metavar="VOCAB=MODEL", help="Take this model, train none of that size.")
     ] = None,
     append_eos: Annotated[bool, typer.Option("--append-eos", help="End of text after each document.")] = False,
-    backend: Backend = "fast",
+    backend: Annotated[str, BACKEND] = "fast",
     workers: Annotated[
-        int | None, typer.Option(help="Encoding threads (default: MATCHED_FINEWEB_TOKENIZER_THREADS, else the cores).")
+        int | None,
+        typer.Option(
+            metavar="N", help="Encoding threads (default: MATCHED_FINEWEB_TOKENIZER_THREADS, else one a core)."
+        ),
     ] = None,
-    as_json: SummaryAsJson = False,
-    quiet: Quiet = False,
+    as_json: Annotated[bool, AS_JSON] = False,
+    quiet: Annotated[bool, QUIET] = False,
 ) -> None:
-    """Train or reuse tokenizers and export the documents with each; run again after an interruption, it goes on."""
+    """Export the documents with each tokenizer, trained or reused. Run again after an interruption, it goes on."""
     from tokenriver.cli.progress import Progress
     from tokenriver.cli.transfers import Transfers
     from tokenriver.golfing.export import export_golf
@@ -166,18 +197,21 @@ def export_command(
 
     def say(found: Documents) -> None:
         if not quiet:
-            print(f"{found.n_docs:,} documents, {found.n_val:,} of them val", flush=True)
-            print(
-                f"docs_sha256 {found.sha256}"
-                + ("" if not (found.sidecar or {}).get("docs_sha256") else " (as the sidecar says)"),
-                flush=True,
-            )
+            held = " (as the sidecar says)" if (found.sidecar or {}).get("docs_sha256") else ""
+            count = f"{found.n_docs:,} documents, {found.n_val:,} of them val"
+            typer.echo(f"{count}\ndocs_sha256 {found.sha256}{held}", err=as_json)
+
+    @contextmanager
+    def training() -> Iterator[None]:
+        typer.echo("training a vocabulary …", err=True)
+        with at_once():
+            yield
 
     if docs is None and repo_id is None and "MATCHED_FINEWEB_REPO_ID" not in os.environ:
         raise UsageError("give the documents with --docs, or the repository that holds them with --repo-id")
     source = GolfSource.chosen(repo_id, remote_root) if docs is None or repo_id is not None else None
     transfers = Transfers(quiet=quiet or docs is not None)
-    with transfers, going_on():
+    with hub_messages(quiet=quiet) if docs is None else nullcontext(), transfers, going_on():
         done = export_golf(
             tokenizer_config=tokenizer_config,
             output_root=output_root,
@@ -193,7 +227,7 @@ def export_command(
             workers=workers,
             stage=lambda name, total: Progress(total, label=name, quiet=quiet),
             transfer=transfers,
-            training=at_once,
+            training=at_once if quiet else training,
             on_docs=say,
         )
     if as_json:
@@ -224,57 +258,4 @@ def _print_exported(done: GolfExported) -> None:
     print(f"wrote {done.manifest} in {done.seconds:.1f} s")
 
 
-@golf_app.command("score")
-def score_command(
-    model: Annotated[str, typer.Option(metavar="MODULE:CALLABLE", help="model(x, y) -> mean loss in nats.")],
-    val: Annotated[str, typer.Option(metavar="DIR", help="Folder of the export, or a pattern of val shards.")],
-    tokenizer: Annotated[str, typer.Option(help="The export's tokenizer: .model or byte JSON.")],
-    seq_len: Annotated[int, typer.Option(min=1, help="Tokens in a sequence.")] = 1024,
-    val_batch_size: Annotated[int, typer.Option(min=1, help="Tokens in a batch over all ranks and steps.")] = 524_288,
-    grad_accum_steps: Annotated[
-        int | None, typer.Option(min=1, help="Steps that a batch is cut into (default: 8 over the ranks).")
-    ] = None,
-    device: Annotated[str | None, typer.Option(help="torch device; the model then gets tensors.")] = None,
-    as_json: SummaryAsJson = False,
-) -> None:
-    """Print val_loss and val_bpb of a model over the val shards; under torchrun over all ranks."""
-    from tokenriver.cli.decoding import load_decoder
-    from tokenriver.cli.eval import check_device, load_model
-    from tokenriver.golfing.score import made_with, score_golf
-
-    check_device(device)
-    rank, world_size = _join_ranks(device)
-    score = score_golf(
-        load_model(model),
-        val=val,
-        tokenizer=load_decoder(tokenizer, made_with=made_with(val), what=val, wrong="the bytes are"),
-        seq_len=seq_len,
-        val_batch_size=val_batch_size,
-        grad_accum_steps=grad_accum_steps or max(1, 8 // world_size),
-        device=device,
-    )
-    if rank == 0 and as_json:
-        print_json(score)
-    elif rank == 0:
-        print(f"val_loss {score.val_loss:.8f}")
-        print(f"val_bpb {score.val_bpb:.8f}")
-        print(f"{score.targets:,} targets, {score.n_bytes:,} bytes, {world_size} ranks")
-
-
-def _join_ranks(device: str | None) -> tuple[int, int]:
-    """Join the processes that torchrun started; (rank, ranks)."""
-    given = os.environ.get("WORLD_SIZE", "1")
-    if not given.strip().isdecimal() or int(given) < 1:
-        raise UsageError(f"WORLD_SIZE is {given!r}; torchrun sets it to the number of processes, 1 or more")
-    world_size = int(given)
-    if world_size == 1:
-        return 0, 1
-    try:
-        import torch.distributed as dist
-    except ImportError:
-        raise UsageError(
-            f"WORLD_SIZE is {world_size}, which needs the extra: pip install 'tokenriver[torch]'"
-        ) from None
-    if not dist.is_initialized():
-        dist.init_process_group("nccl" if (device or "cpu").startswith("cuda") else "gloo")
-    return dist.get_rank(), world_size
+golf_app.command("score")(score_command)

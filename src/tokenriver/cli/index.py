@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tokenriver.cli.options import SummaryAsJson
+from tokenriver.cli.options import AS_JSON
 from tokenriver.errors import UsageError
 
 if TYPE_CHECKING:
@@ -19,21 +19,31 @@ __all__ = ["index_command"]
 
 def index_command(
     shards: Annotated[
-        list[str], typer.Argument(metavar="SHARD…", help="Shards (.bin files) or URLs of such.", show_default=False)
+        list[str], typer.Argument(metavar="SHARD", help="Shards (.bin files) or URLs of such.", show_default=False)
     ],
     separator: Annotated[
-        int | None, typer.Option("--separator", min=0, help="Id between documents (default: the record's).")
+        int | None,
+        typer.Option("--separator", metavar="ID", min=0, help="Id between documents (default: the record's)."),
     ] = None,
     separator_position: Annotated[
-        str | None, typer.Option("--separator-position", help="before or after each document.")
+        str | None,
+        typer.Option(
+            "--separator-position", metavar="before|after", help="Where it stands (default: the record's, else before)."
+        ),
     ] = None,
     tokenizer: Annotated[
-        str | None, typer.Option("--tokenizer", help="Take the separator of this tokenizer, where no record names one.")
+        str | None,
+        typer.Option(
+            "--tokenizer", metavar="T", help="Take the separator of this tokenizer, where no record names one."
+        ),
     ] = None,
-    threads: Annotated[int, typer.Option("--threads", min=1, help="Threads that search a shard.")] = 2,
-    as_json: SummaryAsJson = False,
+    threads: Annotated[int, typer.Option("--threads", metavar="N", min=1, help="Threads that search a shard.")] = 2,
+    as_json: Annotated[bool, AS_JSON] = False,
 ) -> None:
-    """Write <shard>.bin.index: where each document ends, found by the separators; an older one is replaced."""
+    """Write the document index of shards, <shard>.bin.index.
+
+    Where each document ends, found by the separators; an older index is replaced.
+    """
     from tokenriver.shards.index import index_shard
     from tokenriver.storage.paths import to_output
 

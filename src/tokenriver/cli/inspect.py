@@ -47,17 +47,25 @@ def inspect_command(
     shard: Annotated[str, typer.Argument(metavar="SHARD", help="A .bin file, or its URL.", show_default=False)],
     tokenizer: Annotated[
         str | None,
-        typer.Option("--tokenizer", help="Decode with this tokenizer (a name, file or folder, as in build)."),
+        typer.Option(
+            "--tokenizer", metavar="T", help="Decode with this tokenizer (a name, file or folder, as in build)."
+        ),
     ] = None,
     document: Annotated[
-        int | None, typer.Option("--document", min=0, help="Show document K, counted from 0 in this shard.")
+        int | None,
+        typer.Option("--document", metavar="K", min=0, help="Show document K, counted from 0 in this shard."),
     ] = None,
     tokens: Annotated[
-        str | None, typer.Option("--tokens", metavar="A:B", help="Show tokens A to B - 1; both ends can be left out.")
+        str | None,
+        typer.Option(
+            "--tokens",
+            metavar="A:B",
+            help="Show tokens A to B - 1; both ends can be left out (default: the first 256).",
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything for programs.")] = False,
 ) -> None:
-    """Show a shard's header, counts, ids and, with a tokenizer, its text with the borders of tokens."""
+    """Show a shard's header, counts and ids. With a tokenizer its text, with the borders of tokens."""
     from tokenriver.shards.documents import count_documents, known_separator, known_tokenizer
     from tokenriver.shards.header import ShardHeader
     from tokenriver.shards.reader import open_shard

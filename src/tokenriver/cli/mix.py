@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = ["mix_app"]
 
-mix_app = typer.Typer(help="Mixtures of data sets.", no_args_is_help=True, rich_markup_mode=None)
+mix_app = typer.Typer(help="Show what a mixture of data sets will give.", no_args_is_help=True, rich_markup_mode=None)
 
 
 @mix_app.callback()
@@ -27,15 +27,19 @@ def _mix() -> None:
 @mix_app.command("plan")
 def mix_plan_command(
     file: Annotated[str, typer.Argument(metavar="FILE", help="The mixture, a TOML file.", show_default=False)],
-    steps: Annotated[int, typer.Option("--steps", min=1, help="Steps of the run.")],
-    batch_size: Annotated[int, typer.Option("--batch-size", min=1, help="Rows of all ranks in a step.")] = 512,
-    seq_len: Annotated[int, typer.Option("--seq-len", min=1, help="Targets per row.")] = 1024,
-    split: Annotated[str, typer.Option("--split", help="train or val.")] = "train",
-    packing: Annotated[str, typer.Option("--packing", help="concat, bos-aligned or best-fit.")] = "concat",
+    steps: Annotated[int, typer.Option("--steps", metavar="N", min=1, help="Steps of the run.")],
+    batch_size: Annotated[
+        int, typer.Option("--batch-size", metavar="N", min=1, help="Rows of all ranks in a step.")
+    ] = 512,
+    seq_len: Annotated[int, typer.Option("--seq-len", metavar="T", min=1, help="Targets per row.")] = 1024,
+    split: Annotated[str, typer.Option("--split", metavar="NAME", help="train or val.")] = "train",
+    packing: Annotated[
+        str, typer.Option("--packing", metavar="NAME", help="concat, bos-aligned or best-fit.")
+    ] = "concat",
     plot: Annotated[str | None, typer.Option("--plot", metavar="FILE", help="Draw it, as PNG, SVG or PDF.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the plan as JSON.")] = False,
 ) -> None:
-    """Show what will be seen, without reading data: tokens, epochs and share per source and phase."""
+    """Show what a run will see, without reading data. Tokens, epochs and share by source and phase."""
     from tokenriver.loader.mix_plan import draw_mixture, plan_mixture
     from tokenriver.loader.mixture import Mixture
 

@@ -1,42 +1,64 @@
-"""Options that several commands have, with the same words."""
+"""Options that several commands have, in the same words: each command says the type and the default.
+
+A metavar is what docs/cli.md writes: N for a number, T for a tokenizer, the words themselves where there are few.
+"""
 
 from __future__ import annotations
-
-from typing import Annotated
 
 import typer
 
 from tokenriver.errors import UsageError
 
 __all__ = [
-    "Backend",
-    "DocumentSeparator",
-    "Engine",
-    "KeepEmpty",
-    "OnBadRecord",
-    "Quiet",
-    "RayAddress",
-    "Staging",
-    "SummaryAsJson",
-    "TextField",
-    "TokenizerWord",
+    "AS_JSON",
+    "BACKEND",
+    "CONNECTIONS",
+    "DOCUMENT_SEPARATOR",
+    "ENGINE",
+    "INPUTS",
+    "KEEP_EMPTY",
+    "ON_BAD_RECORD",
+    "PARSING_WORKERS",
+    "QUIET",
+    "RAY_ADDRESS",
+    "REVISION",
+    "STAGING",
+    "TEXT_FIELD",
+    "TOKENIZER",
     "unescaped",
 ]
 
-TokenizerWord = Annotated[str, typer.Option(help="byte, byte260, gpt2, a tokenizer file or folder, or a Hub id.")]
-TextField = Annotated[str, typer.Option(help="Field or column that holds the text.")]
-DocumentSeparator = Annotated[str | None, typer.Option(help="Text that ends a document in .txt files.")]
-OnBadRecord = Annotated[str, typer.Option(help="error, or skip (and count).")]
-KeepEmpty = Annotated[bool, typer.Option("--keep-empty", help="Keep documents without text.")]
-Backend = Annotated[str, typer.Option(help="fast, or reference.")]
-Engine = Annotated[str, typer.Option(help="local, or ray: on a cluster.")]
-RayAddress = Annotated[str | None, typer.Option(help="A running cluster, or auto (default: one is started here).")]
-Staging = Annotated[
-    str | None,
-    typer.Option(metavar="DIR", help="Where output to a URL is made ready (default: TOKENRIVER_STAGING)."),
-]
-SummaryAsJson = Annotated[bool, typer.Option("--json", help="Print the summary as JSON.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
+INPUTS = typer.Argument(
+    metavar="INPUT", help="Files, directories, globs, a corpus, URLs of such, or - for JSONL on stdin."
+)
+AS_JSON = typer.Option("--json", help="Print the summary as JSON.")
+QUIET = typer.Option("--quiet", "-q", help="Print nothing but errors.")
+TOKENIZER = typer.Option(
+    "--tokenizer", metavar="T", help="byte, byte260, gpt2, a tokenizer file or folder, or a Hub id."
+)
+TEXT_FIELD = typer.Option("--text-field", metavar="NAME", help="Field or column that holds the text.")
+DOCUMENT_SEPARATOR = typer.Option(
+    "--document-separator",
+    metavar="TEXT",
+    help="Text that ends a document in .txt files (default: one document a file).",
+)
+KEEP_EMPTY = typer.Option("--keep-empty", help="Keep documents without text.")
+ON_BAD_RECORD = typer.Option(
+    "--on-bad-record", metavar="error|skip", help="Stop at the first bad record, or skip and count."
+)
+BACKEND = typer.Option("--backend", metavar="fast|reference", help="What encodes; the ids are the same.")
+ENGINE = typer.Option("--engine", metavar="local|ray", help="This machine, or a Ray cluster; the bytes are the same.")
+RAY_ADDRESS = typer.Option(
+    "--ray-address", metavar="ADDRESS", help="A running cluster, or auto (default: one is started here)."
+)
+STAGING = typer.Option(
+    "--staging",
+    metavar="DIR",
+    help="Where output to a URL is made ready (default: TOKENRIVER_STAGING, else the user's cache).",
+)
+REVISION = typer.Option("--revision", metavar="R", help="Branch, tag or commit.")
+CONNECTIONS = typer.Option("--connections", metavar="N", help="Files under way at the same time.")
+PARSING_WORKERS = typer.Option("--workers", metavar="N", help="Parsing threads, or tasks (default: one a core).")
 
 
 def unescaped(separator: str | None) -> str | None:

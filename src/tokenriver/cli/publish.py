@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import sys
 from typing import Annotated
 
 import typer
 
-from tokenriver.cli.options import Quiet, SummaryAsJson
+from tokenriver.cli.hub_messages import hub_messages
+from tokenriver.cli.options import AS_JSON, QUIET
 from tokenriver.cli.summaries import print_json
 from tokenriver.files import human_bytes
 
@@ -22,19 +22,21 @@ def publish_command(
     repo: Annotated[str, typer.Argument(metavar="REPO", help="Data set repository, OWNER/NAME; made if missing.")],
     private: Annotated[bool, typer.Option("--private", help="Make a new repository private.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be sent, and ask nobody.")] = False,
-    as_json: SummaryAsJson = False,
-    quiet: Quiet = False,
+    as_json: Annotated[bool, AS_JSON] = False,
+    quiet: Annotated[bool, QUIET] = False,
 ) -> None:
-    """Publish data sets in one commit that ends with their manifests, and a card written from them."""
+    """Publish data sets to the Hugging Face Hub.
+
+    In one commit that ends with their manifests, and a card written from them.
+    """
     from tokenriver.hub.publish import publish
 
     if quiet or not sys.stderr.isatty():  # its bars are drawn anew on every change
         from huggingface_hub.utils import disable_progress_bars
 
         disable_progress_bars()
-    if quiet:
-        logging.getLogger("huggingface_hub").setLevel(logging.ERROR)
-    summary = publish(directory, repo, private=private, dry_run=dry_run)
+    with hub_messages(quiet=quiet):
+        summary = publish(directory, repo, private=private, dry_run=dry_run)
     if as_json:
         print_json(summary)
         return

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from tokenriver.cli.options import Quiet
+from tokenriver.cli.hub_messages import hub_messages
+from tokenriver.cli.options import BACKEND, ON_BAD_RECORD, QUIET
 from tokenriver.cli.stopping import going_on
 from tokenriver.cli.summaries import print_json
 
@@ -21,33 +23,57 @@ def recipe_command(
     name: Annotated[
         str, typer.Argument(metavar="NAME", help="A recipe, list, hub:OWNER/NAME, or a .toml of one's own.")
     ],
-    tokenizer: Annotated[list[str] | None, typer.Option(help="As for build (gpt2); several go in one pass.")] = None,
+    tokenizer: Annotated[
+        list[str] | None,
+        typer.Option(metavar="T", help="As for build; several go in one pass (default: gpt2, or the variant's)."),
+    ] = None,
     model_desc: Annotated[
-        Literal["gpt-2", "llama-3"] | None, typer.Option(help="llm.c's variant of the files, and its tokenizer.")
+        Literal["gpt-2", "llama-3"] | None,
+        typer.Option(metavar="gpt-2|llama-3", help="llm.c's variant of the files, and its tokenizer (default: gpt-2)."),
     ] = None,
-    out: Annotated[str, typer.Option(metavar="DIR", help="Where the files go; or its URL.")] = "data",
+    out: Annotated[
+        str, typer.Option(metavar="DIR", help="Artifacts root (tokens), or the shards' folder (llmc); or its URL.")
+    ] = "data",
     local: Annotated[
-        str | None, typer.Option("--input", metavar="PATH", help="A copy of the source: a file, folder or archive.")
+        str | None,
+        typer.Option(
+            "--input",
+            metavar="PATH",
+            help="A copy of the source: a file, folder or archive, or its URL (default: it is fetched).",
+        ),
     ] = None,
-    layout: Annotated[Literal["llmc", "tokens"], typer.Option(help="Names, cuts and records.")] = "llmc",
-    shard_tokens: Annotated[int | None, typer.Option(help="Tokens in a shard.")] = None,
-    version: Annotated[str | None, typer.Option("--version", help="fineweb, fineweb-edu: 10B or 100B.")] = None,
-    max_tokens: Annotated[int | None, typer.Option(help="Whole documents of at most so many tokens.")] = None,
-    max_docs: Annotated[int | None, typer.Option(help="The first N documents.")] = None,
-    text_field: Annotated[str | None, typer.Option(help="Field or column that holds the text.")] = None,
-    subset: Annotated[str | None, typer.Option(help="Only the files in a folder of that name.")] = None,
-    revision: Annotated[str | None, typer.Option(help="Branch, tag or commit of the source.")] = None,
+    layout: Annotated[
+        Literal["llmc", "tokens"], typer.Option(metavar="llmc|tokens", help="Names, cuts and records.")
+    ] = "llmc",
+    shard_tokens: Annotated[
+        int | None, typer.Option(metavar="N", help="Tokens in a shard (default: 100,000,000).")
+    ] = None,
+    version: Annotated[
+        str | None,
+        typer.Option("--version", metavar="V", help="fineweb, fineweb-edu: 10B or 100B (default: the first)."),
+    ] = None,
+    max_tokens: Annotated[
+        int | None, typer.Option(metavar="N", help="Whole documents of at most so many tokens.")
+    ] = None,
+    max_docs: Annotated[int | None, typer.Option(metavar="N", help="The first N documents.")] = None,
+    text_field: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Field or column that holds the text (default: the recipe's).")
+    ] = None,
+    subset: Annotated[str | None, typer.Option(metavar="NAME", help="Only the files in a folder of that name.")] = None,
+    revision: Annotated[
+        str | None, typer.Option(metavar="R", help="Branch, tag or commit of the source (default: the recipe's).")
+    ] = None,
     keep_source: Annotated[bool, typer.Option("--keep-source", help="Keep what was fetched.")] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan and stop.")] = False,
-    on_bad_record: Annotated[Literal["error", "skip"], typer.Option(help="error, or skip (and count).")] = "error",
-    backend: Annotated[Literal["fast", "reference"], typer.Option(help="fast, or reference.")] = "fast",
-    workers: Annotated[int | None, typer.Option(help="Encoding threads (default: one a core).")] = None,
+    on_bad_record: Annotated[Literal["error", "skip"], ON_BAD_RECORD] = "error",
+    backend: Annotated[Literal["fast", "reference"], BACKEND] = "fast",
+    workers: Annotated[int | None, typer.Option(metavar="N", help="Encoding threads (default: one a core).")] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace what is finished.")] = False,
     restart: Annotated[bool, typer.Option("--restart", help="Begin anew, also with the source.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the summaries as JSON.")] = False,
-    quiet: Quiet = False,
+    quiet: Annotated[bool, QUIET] = False,
 ) -> None:
-    """Make a public data set by its recipe: fetch, build and check; run again, it goes on."""
+    """Make a public data set by its recipe. Fetches, builds and checks; run again after an interruption, it goes on."""
     if name == "list":
         _print_list(as_json=as_json)
         return
@@ -75,15 +101,16 @@ def recipe_command(
         overwrite=overwrite,
         restart=restart,
     )
-    prepared = prepare_recipe(name, options)
-    plan = prepared.plan()
-    if not quiet:
-        for line in plan.lines():
-            typer.echo(line, err=as_json)
-    if dry_run:
-        return
-    with going_on(), Progress(prepared.found.total_bytes or None, label="building", quiet=quiet) as progress:
-        made = prepared.run(plan=plan, progress=progress)
+    with hub_messages(quiet=quiet) if local is None else nullcontext():
+        prepared = prepare_recipe(name, options)
+        plan = prepared.plan()
+        if not quiet:
+            for line in plan.lines():
+                typer.echo(line, err=as_json)
+        if dry_run:
+            return
+        with going_on(), Progress(prepared.found.total_bytes or None, label="building", quiet=quiet) as progress:
+            made = prepared.run(plan=plan, progress=progress)
     if as_json:
         print_json(made)
     elif not quiet:

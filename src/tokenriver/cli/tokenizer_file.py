@@ -6,19 +6,21 @@ from typing import Annotated
 
 import typer
 
-from tokenriver.cli.options import TokenizerWord
+from tokenriver.cli.options import TOKENIZER
 from tokenriver.files import human_bytes
 
 __all__ = ["tokenizer_file_command"]
 
 
 def tokenizer_file_command(
-    tokenizer: TokenizerWord,
+    tokenizer: Annotated[str, TOKENIZER],
     out: Annotated[str, typer.Option(metavar="FILE", help="The file to write, such as gpt2_tokenizer.bin.")],
-    eot: Annotated[int | None, typer.Option(help="Id that ends a text (default: the tokenizer's separator).")] = None,
-    file_version: Annotated[int, typer.Option(min=1, max=2, help="2, or 1 (GPT-2 alone).")] = 2,
+    eot: Annotated[
+        int | None, typer.Option(metavar="ID", help="Id that ends a text (default: the tokenizer's separator).")
+    ] = None,
+    file_version: Annotated[int, typer.Option(metavar="1|2", min=1, max=2, help="1 is for GPT-2 alone.")] = 2,
 ) -> None:
-    """Write the table from ids to bytes that llm.c's programs print with."""
+    """Write llm.c's table from ids to bytes. Its programs print with it."""
     from tokenriver.tokenizers.llmc_file import write_tokenizer_file
     from tokenriver.tokenizers.load import load_tokenizer
 

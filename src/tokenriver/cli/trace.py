@@ -31,33 +31,48 @@ def trace_command(
         typer.Argument(metavar="DATASET", help="Data set directory, manifest, shard, glob or URL.", show_default=False),
     ],
     step: Annotated[
-        int, typer.Option("--step", min=0, help="Step counted from the start of --epoch; may run into later epochs.")
+        int,
+        typer.Option(
+            "--step", metavar="K", min=0, help="Step counted from the start of --epoch; may run into later epochs."
+        ),
     ],
-    epoch: Annotated[int, typer.Option("--epoch", min=0, help="Epoch that --step is counted from.")] = 0,
+    epoch: Annotated[int, typer.Option("--epoch", metavar="E", min=0, help="Epoch that --step is counted from.")] = 0,
     state: Annotated[
         str | None,
         typer.Option("--state", metavar="FILE", help="A saved loader state (JSON): gives all the settings below."),
     ] = None,
-    batch_size: Annotated[int | None, typer.Option("--batch-size", min=1, help="Rows per rank.")] = None,
-    seq_len: Annotated[int | None, typer.Option("--seq-len", min=1, help="Targets per row.")] = None,
-    world_size: Annotated[int, typer.Option("--world-size", min=1, help="Number of ranks.")] = 1,
-    rank: Annotated[int | None, typer.Option("--rank", min=0, help="Show this rank alone.")] = None,
-    row: Annotated[int | None, typer.Option("--row", min=0, help="Show this row of each rank alone.")] = None,
-    split: Annotated[str, typer.Option("--split", help="train or val.")] = "train",
-    order: Annotated[str, typer.Option("--order", help="shuffled, block-shuffled or sequential.")] = "shuffled",
-    seed: Annotated[int, typer.Option("--seed", min=0, help="Seed of the order.")] = 0,
+    batch_size: Annotated[
+        int | None, typer.Option("--batch-size", metavar="B", min=1, help="Rows per rank (default: the state's).")
+    ] = None,
+    seq_len: Annotated[
+        int | None, typer.Option("--seq-len", metavar="T", min=1, help="Targets per row (default: the state's).")
+    ] = None,
+    world_size: Annotated[int, typer.Option("--world-size", metavar="W", min=1, help="Number of ranks.")] = 1,
+    rank: Annotated[int | None, typer.Option("--rank", metavar="R", min=0, help="Show this rank alone.")] = None,
+    row: Annotated[
+        int | None, typer.Option("--row", metavar="I", min=0, help="Show this row of each rank alone.")
+    ] = None,
+    split: Annotated[str, typer.Option("--split", metavar="NAME", help="train or val.")] = "train",
+    order: Annotated[
+        str, typer.Option("--order", metavar="NAME", help="shuffled, block-shuffled or sequential.")
+    ] = "shuffled",
+    seed: Annotated[int, typer.Option("--seed", metavar="N", min=0, help="Seed of the order.")] = 0,
     drop_last: Annotated[
         bool,
         typer.Option("--drop-last/--no-drop-last", help="As the loader was told: the last, partial batch is left out."),
     ] = True,
-    packing: Annotated[str, typer.Option("--packing", help="concat, bos-aligned or best-fit.")] = "concat",
+    packing: Annotated[
+        str, typer.Option("--packing", metavar="NAME", help="concat, bos-aligned or best-fit.")
+    ] = "concat",
     max_doc_len: Annotated[
-        int | None, typer.Option("--max-doc-len", min=1, help="Longest document of bos-aligned rows.")
+        int | None, typer.Option("--max-doc-len", metavar="N", min=1, help="Longest document of bos-aligned rows.")
     ] = None,
-    tokenizer: Annotated[str | None, typer.Option("--tokenizer", help="Decode with this tokenizer.")] = None,
+    tokenizer: Annotated[
+        str | None, typer.Option("--tokenizer", metavar="T", help="Show the text, decoded with this tokenizer.")
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything for programs.")] = False,
 ) -> None:
-    """Say which shard, token range and documents a batch held: where to look when the loss jumps."""
+    """Say what a training step's batch was made of. Where to look when the loss jumps: shards, tokens, documents."""
     from tokenriver.cli.decoding import load_decoder
     from tokenriver.loader.trace import Separator, trace_step
     from tokenriver.loader.train import TrainLoader

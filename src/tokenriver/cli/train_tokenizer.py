@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from tokenriver.cli.options import DocumentSeparator, Quiet, SummaryAsJson, TextField, unescaped
+from tokenriver.cli.options import (
+    AS_JSON,
+    DOCUMENT_SEPARATOR,
+    INPUTS,
+    ON_BAD_RECORD,
+    QUIET,
+    TEXT_FIELD,
+    unescaped,
+)
 from tokenriver.cli.stopping import at_once
 from tokenriver.errors import CorpusError
 
@@ -26,27 +34,27 @@ __all__ = ["train_tokenizer_command"]
 def train_tokenizer_command(
     inputs: Annotated[
         list[str],
-        typer.Argument(
-            metavar="INPUT", help="Files, directories, globs, a corpus, URLs of such, or - for JSONL on stdin."
-        ),
+        INPUTS,
     ],
     kind: Annotated[
         Literal["sp-bpe", "byte-bpe"],
-        typer.Option("--type", help="sp-bpe: SentencePiece with byte fallback; byte-bpe: a byte-level tokenizer.json."),
+        typer.Option(
+            "--type",
+            metavar="sp-bpe|byte-bpe",
+            help="sp-bpe: SentencePiece with byte fallback; byte-bpe: a byte-level tokenizer.json.",
+        ),
     ],
-    vocab_size: Annotated[int, typer.Option("--vocab-size", min=1, help="Number of ids.")],
+    vocab_size: Annotated[int, typer.Option("--vocab-size", metavar="N", min=1, help="Number of ids.")],
     out: Annotated[
         str, typer.Option("--out", metavar="DIR", help="Folder for tokenizer.model or tokenizer.json, or its URL.")
     ],
-    text_field: TextField = "text",
-    document_separator: DocumentSeparator = None,
-    on_bad_record: Annotated[
-        Literal["error", "skip"], typer.Option(help="Stop at a bad record, or count it.")
-    ] = "error",
-    as_json: SummaryAsJson = False,
-    quiet: Quiet = False,
+    text_field: Annotated[str, TEXT_FIELD] = "text",
+    document_separator: Annotated[str | None, DOCUMENT_SEPARATOR] = None,
+    on_bad_record: Annotated[Literal["error", "skip"], ON_BAD_RECORD] = "error",
+    as_json: Annotated[bool, AS_JSON] = False,
+    quiet: Annotated[bool, QUIET] = False,
 ) -> None:
-    """Train a tokenizer on documents; the same documents in the same order give the same file."""
+    """Train a tokenizer on documents. The same documents in the same order give the same file."""
     from tokenriver.cli.progress import Progress
     from tokenriver.corpus.documents import SourceOptions, find_sources
     from tokenriver.tokenizers.train import train_tokenizer

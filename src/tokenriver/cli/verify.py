@@ -27,15 +27,21 @@ def verify_command(
     ] = False,
     workers: Annotated[
         int | None,
-        typer.Option("--workers", min=1, help="Files checked at the same time.", show_default="two a processor"),
+        typer.Option("--workers", metavar="N", min=1, help="Files read at the same time (default: two a processor)."),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print a report for programs.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but what is wrong.")] = False,
 ) -> None:
-    """Check header, size, id range, checksum, counts and manifest of shards; exit code 1 if anything is wrong."""
+    """Check shards and data sets, and name every fault.
+
+    Header, size, id range, checksum, counts and manifest; exit code 1 if anything is wrong.
+    """
+    from tokenriver.cli.progress import Progress
     from tokenriver.shards.verify import verify
 
     start = time.perf_counter()
-    report = verify(paths, inputs=inputs, workers=workers)
+    with Progress(None, label="verifying", quiet=quiet) as progress:
+        report = verify(paths, inputs=inputs, workers=workers, progress=progress)
     seconds = time.perf_counter() - start
     if as_json:
         findings = [{"path": shown(f.path), "problem": f.problem} for f in report.findings]
@@ -46,9 +52,10 @@ def verify_command(
             print(f"{shown(finding.path)}: {finding.problem}")
         n = len(report.findings)
         verdict = f"{n:,} finding{'s' if n > 1 else ''}" if n else "all good"
-        print(
-            f"{verdict}: {report.files_checked:,} shards, {report.tokens:,} tokens, "
-            f"{human_bytes(report.bytes)} in {seconds:.1f} s"
-        )
+        if not quiet:
+            print(
+                f"{verdict}: {report.files_checked:,} shards, {report.tokens:,} tokens, "
+                f"{human_bytes(report.bytes)} in {seconds:.1f} s"
+            )
     if report.findings:
         raise typer.Exit(1)

@@ -1,7 +1,7 @@
 """Serve an evaluation file to ranks: every example exactly once, all ranks the same number of batches.
 
 Rows are context and completion; the place that predicts a scored id holds it as target and 1 in the mask. The split
-over the ranks is llm.c's (formats.md §3): E = ⌈N / W⌉ examples a rank, rank r has [r·E, (r + 1)·E), here cut at N.
+over the ranks is llm.c's (docs/evals.md): E = ⌈N / W⌉ examples a rank, rank r has [r·E, (r + 1)·E), here cut at N.
 """
 
 from __future__ import annotations

@@ -130,7 +130,7 @@ def export_golf(
     training: Callable[[], AbstractContextManager[object]] = nullcontext,
     on_docs: Callable[[Documents], None] | None = None,
 ) -> GolfExported:
-    """Export the documents with every tokenizer of the config into `output_root` (formats.md §4).
+    """Export the documents with every tokenizer of the config into `output_root` (docs/golf.md).
 
     `docs` is the documents file; without it they are fetched from `source` (with it, `source` is only recorded).
     `on_docs` is called when the documents are checked and before anything is made; `stage(name, bytes)` gives the

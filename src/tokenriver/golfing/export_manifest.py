@@ -1,4 +1,4 @@
-"""What the manifest of an export says, in the published exporter's order of keys (formats.md §4)."""
+"""What the manifest of an export says, in the published exporter's order of keys."""
 
 from __future__ import annotations
 

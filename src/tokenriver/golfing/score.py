@@ -47,13 +47,14 @@ def score_golf(
     val_batch_size: int = 524_288,
     grad_accum_steps: int = 8,
     device: Any = None,
+    progress: Callable[[int, int], object] | None = None,
 ) -> GolfScore:
     """Score `model(x, y)`, which gives the mean loss of a batch [sequences, seq_len].
 
     `val` is a folder with fineweb_val_*.bin or a pattern, or the URL of one. `x` and `y` are NumPy int64, or with
     `device` torch tensors there, under autocast to bfloat16. Where torch.distributed runs, every rank takes its
-    sequences and the sums are added; every rank gets the same score. Raises UsageError where a batch holds no sequence
-    for a rank, or a loss is NaN.
+    sequences and the sums are added; every rank gets the same score. `progress(targets, of)` is called after each
+    batch of this rank. Raises UsageError where a batch holds no sequence for a rank, or a loss is NaN.
     """
     pattern = _val_shards(val)
     coder = load_tokenizer(os.fspath(tokenizer)) if isinstance(tokenizer, str | os.PathLike) else tokenizer
@@ -68,6 +69,7 @@ def score_golf(
         world_size=world_size,
         grad_accum_steps=grad_accum_steps,
         device=device,
+        progress=progress,
     )
     nats, targets, n_bytes = _added(sums, device) if world_size > 1 else sums
     if math.isnan(nats):  # said after the sums are added, so that no rank waits for one that gave up

@@ -153,7 +153,11 @@ def explained(what: str, server: str = "the Hub") -> Iterator[None]:
             f"{what}: {server} gave an answer that cannot be read ({type(error).__name__}: {_first_line(error)})"
         ) from error
     except Exception as error:  # the client's errors of transport are of other classes in other versions of it
-        raise HubError(f"{what}: no answer from {server} ({type(error).__name__}: {_first_line(error)})") from error
+        address = "at HF_ENDPOINT where it is set" if server == "the Hub" else "at the address"
+        raise HubError(
+            f"{what}: no answer from {server} ({type(error).__name__}: {_first_line(error)})",
+            advice=(f"look at the network, and {address}, and try again later",),
+        ) from error
 
 
 def _status(error: Any, server: str) -> str:

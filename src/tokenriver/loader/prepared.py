@@ -15,6 +15,8 @@ if TYPE_CHECKING:
     from tokenriver.loader.segments import Segments
     from tokenriver.loader.stream import TokenReader
 
+    Ints = NDArray[np.int64]
+
 __all__ = ["Prepared", "PreparedSteps", "prepare"]
 
 
@@ -256,13 +258,7 @@ def _borders(
     return Column(borders.astype(np.int32), edges.tolist())
 
 
-def _joined(
-    starts: NDArray[np.int64],
-    sizes: NDArray[np.int64],
-    places: NDArray[np.int64],
-    step: NDArray[np.int64],
-    edges: NDArray[np.int64],
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+def _joined(starts: Ints, sizes: Ints, places: Ints, step: Ints, edges: Ints) -> tuple[Ints, Ints, Ints, Ints]:
     """Pieces of a step that lie end to end in the stream and in the buffer, as one: starts, sizes, places, edges."""
     follows = (starts[1:] == starts[:-1] + sizes[:-1]) & (places[1:] == places[:-1] + sizes[:-1])
     first = np.flatnonzero(np.concatenate([[True], ~follows | (step[1:] != step[:-1])]))

@@ -144,6 +144,6 @@ def _explain_magic(magic: int, version: int, raw: bytes) -> str:
     if any(raw[16:HEADER_BYTES]):
         return (
             f"no header: the first number is {magic}, {expected}. If this is a nanoGPT file (raw uint16 ids without "
-            "a header), convert it first"
+            "a header), tokenriver.write_shard(NEW, numpy.fromfile(OLD, numpy.uint16)) makes a shard of it"
         )
     return f"a damaged header: magic {magic}, {expected}"

@@ -16,6 +16,7 @@ from tokenriver.files import file_exists, open_binary, sha256_file
 from tokenriver.shards.checks import data_set_problems, id_problem, key_order_problem, shard_problems
 from tokenriver.shards.discover import find_data
 from tokenriver.shards.found import DataSet, Finding, without_path
+from tokenriver.shards.header import ShardHeader, variant_for
 from tokenriver.shards.index import index_path
 from tokenriver.shards.index_check import IndexCheck
 from tokenriver.shards.layouts import BUILD_RECORD, MANIFEST
@@ -24,9 +25,10 @@ from tokenriver.shards.scan import Crew, ShardScan, scan_shard
 from tokenriver.storage.paths import is_remote, to_path
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
     from concurrent.futures import Future
 
+    from tokenriver.shards.found import Found
     from tokenriver.shards.manifest import ManifestFile
     from tokenriver.shards.record import InputRecord
 
@@ -53,31 +55,70 @@ def verify(
     *,
     inputs: bool = False,
     workers: int | None = None,
+    progress: Callable[[int, int, int], object] | None = None,
 ) -> VerifyReport:
     """Check shards, manifests, data sets in any layout, or directories with data sets somewhere below.
 
     Header, size, id range, SHA-256, documents against separators and indexes, token conservation, the manifest
     against its schema, and files that are missing, additional or unfinished. With `inputs` the recorded inputs are
-    hashed again. `workers` is how many files are read at the same time (without it, two a processor). Every
-    fault becomes a finding in the report, also an unreadable file; only a `workers` below 1 raises (UsageError).
+    hashed again. `workers` is how many files are read at the same time (without it, two a processor).
+    `progress(bytes, 0, tokens)` gets the totals so far after each shard and input (and `progress.expect`, where it has
+    that, the sum of the bytes first). Every fault becomes a finding in the report, also an unreadable file; only a
+    `workers` below 1 raises (UsageError).
     """
     if workers is not None and workers < 1:
         raise UsageError(f"--workers is {workers}; it must be 1 or more")
     given: list[Any] = [paths] if isinstance(paths, str | os.PathLike) or is_remote(paths) else list(paths)
     found = find_data(to_path(p) for p in given)
     report = VerifyReport(findings=list(found.findings))
+    tell = _Told(report, progress)
+    tell.expect(found, inputs=inputs)
     with Crew(workers) as crew:
         loose = [(path, _submit_scan(crew, path)) for path in found.loose]
         sets = [(d, _submit_set(crew, d)) for d in found.data_sets]
         hashed = [_submit_inputs(crew, d) for d in found.data_sets] if inputs else []
         for path, scan in loose:
             _judge(report, path, scan, None, None)
+            tell()
         for data_set, scans in sets:
-            _judge_set(report, data_set, scans)
+            _judge_set(report, data_set, scans, tell)
         for futures in hashed:
-            for future in futures:
+            for n_bytes, future in futures:
                 report.findings += future.result()
+                tell(n_bytes)
     return report
+
+
+class _Told:
+    """Says how far a verification is; knows how much there is from what manifests and records say."""
+
+    def __init__(self, report: VerifyReport, progress: Callable[[int, int, int], object] | None) -> None:
+        self._report, self._progress, self._inputs = report, progress, 0
+
+    def expect(self, found: Found, *, inputs: bool) -> None:
+        expect = getattr(self._progress, "expect", None)
+        if expect is None:
+            return
+        n_bytes = sum(map(_size_here, found.loose))
+        for data_set in found.data_sets:
+            variant = variant_for(data_set.vocab_size)
+            n_bytes += sum(ShardHeader(variant, f.n_tokens, 0).file_bytes for f in data_set.checked_files)
+            if inputs and data_set.record is not None:
+                n_bytes += sum(given.n_bytes for given in data_set.record.inputs)
+        expect(n_bytes)
+
+    def __call__(self, input_bytes: int = 0) -> None:
+        self._inputs += input_bytes
+        if self._progress is not None:
+            self._progress(self._report.bytes + self._inputs, 0, self._report.tokens)
+
+
+def _size_here(path: Path) -> int:
+    """Bytes of a file of this machine; 0 where that cannot be told (a finding later) or would take a request."""
+    try:
+        return 0 if is_remote(path) else path.stat().st_size
+    except OSError:
+        return 0
 
 
 def _submit_scan(
@@ -142,11 +183,16 @@ def _judge(
     return scan
 
 
-def _judge_set(report: VerifyReport, data_set: DataSet, scans: list[Future[tuple[ShardScan, list[Finding]]]]) -> None:
-    judged = [
-        _judge(report, data_set.directory / file.name, scan, file, data_set)
-        for file, scan in zip(data_set.checked_files, scans, strict=True)
-    ]
+def _judge_set(
+    report: VerifyReport,
+    data_set: DataSet,
+    scans: list[Future[tuple[ShardScan, list[Finding]]]],
+    tell: Callable[[], None],
+) -> None:
+    judged = []
+    for file, scan in zip(data_set.checked_files, scans, strict=True):
+        judged.append(_judge(report, data_set.directory / file.name, scan, file, data_set))
+        tell()
     if data_set.only is not None:
         return
     report.findings += [Finding(data_set.source, problem) for problem in data_set_problems(data_set)]
@@ -185,19 +231,19 @@ def _corpus_finding(path: Path, data_set: DataSet) -> list[Finding]:
     return [Finding(path, f"sha256 is {found}, {source} says corpus_manifest_sha256 {expected}")]
 
 
-def _submit_inputs(crew: Crew, data_set: DataSet) -> list[Future[list[Finding]]]:
-    """Hash every input of a data set again, and the manifest of the corpus that they came from."""
+def _submit_inputs(crew: Crew, data_set: DataSet) -> list[tuple[int, Future[list[Finding]]]]:
+    """Hash every input of a data set again, and the manifest of the corpus that they came from; each with its bytes."""
     record = data_set.record
     if record is None:
         missing = Finding(data_set.directory / BUILD_RECORD, "missing, so the inputs are not known")
-        return [crew.submit(lambda: [missing])]
+        return [(0, crew.submit(lambda: [missing]))]
     if not record.inputs:
         none = Finding(data_set.directory / BUILD_RECORD, "records no inputs")
-        return [crew.submit(lambda: [none])]
-    work = [crew.submit(partial(_check_input, given)) for given in record.inputs]
+        return [(0, crew.submit(lambda: [none]))]
+    work = [(given.n_bytes, crew.submit(partial(_check_input, given))) for given in record.inputs]
     if data_set.corpus_sha256 and not file_exists(data_set.corpus_facts):
         folders = sorted({to_path(given.path).parent for given in record.inputs}, key=str)
-        work += [crew.submit(partial(_check_corpus_manifest, folder / MANIFEST, data_set)) for folder in folders]
+        work += [(0, crew.submit(partial(_check_corpus_manifest, folder / MANIFEST, data_set))) for folder in folders]
     return work
 
 

@@ -92,6 +92,10 @@ def explained(error: Exception, url: str, offset: int | None = None) -> OSError:
         return PermissionError(
             errno.EACCES, f"the store refuses access ({said}); check the credentials and what they allow", where
         )
+    if (
+        getattr(error, "errno", None) == errno.ENOSYS
+    ):  # a server without ranges (cache/objects.py), which says what to do
+        return StorageError(said, where)
     name = type(error).__name__
     if "Credential" in name or "Token" in name or "credential" in said.lower():
         return PermissionError(

@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 __all__ = ["BYTE260_SPECIAL_IDS", "ByteTokenizer", "byte260_json", "defined_name"]
 
 BYTE260_SPECIAL_IDS = {"pad_id": 0, "bos_id": 1, "eos_id": 2, "unk_id": 3}
-"""Control ids of byte260; byte b is id 4 + b (formats.md §4)."""
+"""Control ids of byte260; byte b is id 4 + b (docs/format.md, "Byte tokenizers")."""
 
 
 def byte260_json() -> dict[str, Any]:
-    """The JSON that the Parameter Golf layout stores for byte260 (formats.md §4)."""
+    """The JSON that the Parameter Golf layout stores for byte260 (docs/format.md, "Byte tokenizers")."""
     config = {**BYTE260_SPECIAL_IDS, "byte_offset": len(BYTE260_SPECIAL_IDS), "byte_count": 256}
     return {"tokenizer_type": "pure_byte", "config": config, "vocab_size": 260}
 

@@ -1,4 +1,4 @@
-"""llm.c's tokenizer file (formats.md §3): a table from id to bytes, for programs that only need to print ids.
+"""llm.c's tokenizer file (docs/format.md): a table from id to bytes, for programs that only need to print ids.
 
 Layout: 256 × uint32 little-endian (magic, version, number of ids, in version 2 the id that ends a text), then for
 each id one length byte and that many raw bytes. Version 1 has no end-of-text id: it is GPT-2's table of 50,257.

@@ -47,7 +47,7 @@ _SENTENCEPIECE: dict[str, Any] = {
     "num_threads": 1,
     "minloglevel": 2,
 }
-"""Parameter Golf's settings (formats.md §4), on one thread so that the same texts give the same model."""
+"""Parameter Golf's settings (docs/golf.md, "export"), on one thread so that the same texts give the same model."""
 
 _TOO_SMALL = re.compile(r"smaller than required_chars\. \d+ vs (\d+)")
 """What sentencepiece says, among other things, of a vocabulary that has no room for the texts' characters."""
@@ -86,7 +86,7 @@ def train_tokenizer(
 ) -> TrainedTokenizer:
     """Train on texts and write `tokenizer.model` ("sp-bpe") or `tokenizer.json` ("byte-bpe") into the folder `out`.
 
-    sp-bpe has the Parameter Golf settings (formats.md §4): pad/bos/eos/unk = 0/1/2/3, nmt_nfkc, no dummy prefix.
+    sp-bpe has the Parameter Golf settings (docs/golf.md): pad/bos/eos/unk = 0/1/2/3, nmt_nfkc, no dummy prefix.
     byte-bpe ends its documents with <|endoftext|>, id 0. `name` is another name for the file; `trainer_overrides` are
     further words for sentencepiece's trainer, or other values (sp-bpe alone). `training` gives a context for the time
     in which the trainer has all texts and lets no Python run, minutes perhaps; nothing is written in it. Raises
