@@ -8,10 +8,12 @@ An error is one line on standard error, never a traceback; TOKENRIVER_DEBUG=1 sh
 from __future__ import annotations
 
 import importlib
+import logging
 import os
 import sys
 import traceback
 import warnings
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -22,7 +24,7 @@ from tokenriver.errors import TokenRiverError, UsageError
 from tokenriver.storage.paths import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
 __all__ = ["main", "make_app"]
 
@@ -93,7 +95,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if arguments is None else list(arguments)
     app = make_app(words[0] if words and words[0] in _COMMANDS else None)
     try:
-        with terminable(), warnings.catch_warnings():
+        with terminable(), _logged(), warnings.catch_warnings():
             warnings.showwarning = _show_warning
             code = app(args=words, prog_name="tokenriver", standalone_mode=False)
             sys.stdout.flush()
@@ -138,6 +140,23 @@ def _open_closed_streams() -> None:
 def _show_warning(message: Warning | str, *_where: object, **_more: object) -> None:
     """A warning is one line too; where in the code it was raised is of no use to a user."""
     print(f"tokenriver: warning: {shown(' '.join(str(message).splitlines()))}", file=sys.stderr)
+
+
+class _Lines(logging.Handler):
+    """What the library logs (a server that is waited for, mostly) is a warning like any other."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        _show_warning(record.getMessage())
+
+
+@contextmanager
+def _logged() -> Iterator[None]:
+    logger, lines = logging.getLogger("tokenriver"), _Lines(logging.WARNING)
+    logger.addHandler(lines)
+    try:
+        yield
+    finally:
+        logger.removeHandler(lines)
 
 
 def _explain(error: Exception) -> tuple[str, int]:
