@@ -165,3 +165,18 @@ def test_publish_draws_no_bars_where_there_is_no_terminal(
     monkeypatch.setattr("huggingface_hub.utils.disable_progress_bars", lambda: asked.append("off"))
     assert run(capsys, "publish", str(made), "me/tales", "--dry-run")[0] == 0
     assert asked == ["off"]
+
+
+def test_a_server_that_is_waited_for_is_a_warning_of_one_line(
+    hub: LocalHub, tmp_path: Path, capsys: pytest.CaptureFixture[str], waits: list[float]
+) -> None:
+    made = shard_sets.make_tokens_set(tmp_path / "made")
+    hub.add_folder("me/tales", made, "tokens/toy/tales/")
+    hub.fail("tokens/toy/tales/train-00000.bin", Fault(status=429, headers={"Retry-After": "7"}), Fault(status=503))
+    code, _, err = run(capsys, "download", "me/tales", "--out", str(tmp_path / "got"), "--quiet")
+    assert code == 0
+    first, second = err.splitlines()
+    assert first.startswith("tokenriver: warning: http://")
+    assert first.endswith("HTTP 429; trying again in 8 s")
+    assert second.endswith("HTTP 503; trying again in 2 s")
+    assert waits == [8.0, 2.0]
