@@ -200,3 +200,18 @@ def test_no_answer_says_what_to_look_at(
     assert err.startswith("tokenriver: repository me/tales: no answer from the Hub (")
     assert err.endswith("; look at the network, and at HF_ENDPOINT where it is set, and try again later\n")
     assert err.count("\n") == 1
+
+
+def test_a_server_that_is_waited_for_is_a_warning_of_one_line(
+    hub: LocalHub, tmp_path: Path, capsys: pytest.CaptureFixture[str], waits: list[float]
+) -> None:
+    made = shard_sets.make_tokens_set(tmp_path / "made")
+    hub.add_folder("me/tales", made, "tokens/toy/tales/")
+    hub.fail("tokens/toy/tales/train-00000.bin", Fault(status=429, headers={"Retry-After": "7"}), Fault(status=503))
+    code, _, err = run(capsys, "download", "me/tales", "--out", str(tmp_path / "got"))
+    assert code == 0
+    first, second = (line for line in err.splitlines() if "warning" in line)
+    assert first.startswith("tokenriver: warning: http://")
+    assert first.endswith("HTTP 429; trying again in 8 s")
+    assert second.endswith("HTTP 503; trying again in 2 s")
+    assert waits == [8.0, 2.0]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import hashlib
 import threading
+import time
+from email.utils import formatdate
 from typing import TYPE_CHECKING
 
 import local_hub
@@ -15,6 +17,7 @@ from tokenriver import write_shard
 from tokenriver.errors import FormatError, HubError, IntegrityError, UsageError
 from tokenriver.hub import crew
 from tokenriver.hub.checks import Expected
+from tokenriver.hub.client import list_tree
 from tokenriver.hub.repository import Repository, open_repository
 from tokenriver.hub.transfer import FetchJob, fetch_file
 
@@ -103,6 +106,32 @@ def test_a_rate_limit_is_waited_for_as_long_as_the_server_asks(
     assert len(waits) == 2
     assert min(waits) >= 2
     assert [r.status for r in hub.requests(NAME)] == [429, 429, 200]
+
+
+@pytest.mark.parametrize("status", [429, 503])
+def test_a_date_to_come_back_at_is_waited_for(
+    hub: LocalHub, tmp_path: Path, body: bytes, waits: list[float], status: int
+) -> None:
+    hub.add(REPO, {NAME: body})
+    then = formatdate(time.time() + 90, usegmt=True)
+    hub.fail(NAME, Fault(status=status, headers={"Retry-After": then}), Fault(status=status))
+    assert fetch(tmp_path)
+    assert len(waits) == 2
+    assert 85 < waits[0] < 95
+    assert waits[1] < 10, "the second answer names no time"
+
+
+def test_the_hub_s_listing_is_asked_for_again_at_the_date_that_it_names(hub: LocalHub, waits: list[float]) -> None:
+    hub.add(REPO, {"a.json": b"{}"})
+    late = Fault(status=429, headers={"Retry-After": formatdate(time.time() + 300, usegmt=True)})
+    hub.api_faults.append(late)
+    assert open_repository(REPO).files
+    assert 295 < waits[0] < 305
+    commit = open_repository(REPO).commit
+    hub.api_faults.extend([late] * 6)  # as often as the library asks
+    waits.clear()
+    assert list_tree(REPO, revision=commit)
+    assert 295 < waits[-1] < 305
 
 
 @pytest.mark.usefixtures("waits")

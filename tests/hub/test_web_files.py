@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import gzip
+import hashlib
 import threading
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tokenriver.errors import HubError, IntegrityError
 from tokenriver.hub.checks import Expected
 from tokenriver.hub.transfer import FetchJob, fetch_file
 from tokenriver.hub.web import WebFiles
@@ -128,3 +131,107 @@ def test_a_connection_that_breaks_off_is_gone_on_with_where_the_server_tells_no_
     web.cuts = [300_000, 600_000]
     assert fetch(web, tmp_path) == OLD
     assert web.asked == [None, "bytes=300000-", "bytes=600000-"]
+
+
+@dataclass
+class _Odd:
+    """Answers that servers give and no RFC asks for: what each says of its body, and what it sends."""
+
+    headers: dict[str, str]
+    body: bytes
+    url: str = ""
+    requests: int = 0
+
+
+@pytest.fixture
+def odd() -> Iterator[_Odd]:
+    odd = _Odd({}, OLD)
+
+    class Handler(BaseHTTPRequestHandler):
+        def log_message(self, *_: object) -> None:
+            pass
+
+        def do_GET(self) -> None:
+            odd.requests += 1
+            wanted = self.headers.get("Range")
+            if wanted and int(wanted.removeprefix("bytes=").rstrip("-")) >= len(odd.body):
+                self.send_response(416)
+                self.send_header("Content-Length", "0")
+                self.end_headers()
+                return
+            self.send_response(200)
+            for name, value in odd.headers.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(odd.body)
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02}, daemon=True).start()
+        odd.url = f"http://127.0.0.1:{server.server_port}/notes"
+        yield odd
+        server.shutdown()
+
+
+def fetch_odd(odd: _Odd, folder: Path, name: str = "notes.jsonl", expected: Expected | None = None) -> bytes:
+    fetch_file(WebFiles({name: odd.url}), FetchJob(name, folder / name, expected or Expected(None)))
+    return (folder / name).read_bytes()
+
+
+def test_a_body_that_may_have_been_cut_short_without_a_sign_is_taken_only_with_a_hash(
+    odd: _Odd, tmp_path: Path
+) -> None:
+    odd.body = OLD[:400_000]  # no Content-Length, and no chunks: the end of the connection is the end of the body
+    with pytest.raises(HubError, match=r"notes\.jsonl: the server does not say how large it is.*name its SHA-256"):
+        fetch_odd(odd, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+    right = hashlib.sha256(OLD).hexdigest()
+    with pytest.raises(IntegrityError, match="arrived 2 times with sha256"):
+        fetch_odd(odd, tmp_path, expected=Expected(None, right))
+    odd.body = OLD
+    assert fetch_odd(odd, tmp_path, expected=Expected(None, right)) == OLD
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "br", "zstd", "deflate"])
+def test_what_comes_compressed_against_our_wish_is_not_taken_for_the_file(
+    odd: _Odd, tmp_path: Path, encoding: str
+) -> None:
+    odd.body = gzip.compress(OLD)
+    odd.headers = {"Content-Encoding": encoding, "Content-Length": str(len(odd.body))}
+    with pytest.raises(HubError, match=rf"notes\.jsonl: the server sends it compressed \(Content-Encoding: {encoding}"):
+        fetch_odd(odd, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "x-gzip"])
+def test_a_file_that_is_compressed_itself_is_taken_as_it_is(odd: _Odd, tmp_path: Path, encoding: str) -> None:
+    odd.body = gzip.compress(OLD)
+    odd.headers = {"Content-Encoding": encoding, "Content-Length": str(len(odd.body))}
+    assert fetch_odd(odd, tmp_path, name="notes.jsonl.gz") == odd.body
+
+
+def test_a_file_that_ends_before_the_size_that_was_told_is_given_up(odd: _Odd, tmp_path: Path) -> None:
+    odd.headers = {"Content-Length": str(len(OLD))}
+    with pytest.raises(HubError, match=r"broke off 5 times in a row without a new byte, at 1,000,000 of 1,500,000"):
+        fetch_odd(odd, tmp_path, expected=Expected(1_500_000))
+    assert odd.requests <= 12
+    assert not (tmp_path / "notes.jsonl").exists()
+
+
+def test_a_file_that_is_another_one_at_every_request_is_given_up(web: Web, tmp_path: Path) -> None:
+    web.cuts = [300_000] * 100
+    numbers = iter(range(1000))
+    web.then = (OLD, _Numbered(numbers))
+    with pytest.raises(HubError, match="without a new byte"):
+        fetch(web, tmp_path)
+    assert len(web.asked) <= 14
+
+
+class _Numbered(dict[str, str]):
+    """Headers with another ETag each time that they are read."""
+
+    def __init__(self, numbers: Iterator[int]) -> None:
+        super().__init__()
+        self._numbers = numbers
+
+    def items(self) -> Any:
+        return [("ETag", f'"{next(self._numbers)}"')]

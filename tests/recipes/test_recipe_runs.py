@@ -15,7 +15,7 @@ import pytest
 from build_helpers_recipes import build_records
 from hub_fixtures import hub_environment
 from plain_server import files_over_http
-from recipe_sources import jsonl, parquet, tar
+from recipe_sources import jsonl, parquet, publish, tar
 
 import tokenriver
 from tokenriver.building.dataset import DatasetWriter
@@ -23,7 +23,7 @@ from tokenriver.building.options import BuildOptions
 from tokenriver.cli import main
 from tokenriver.hub.repository import open_repository
 from tokenriver.hub.transfer import FetchJob
-from tokenriver.recipes import engine
+from tokenriver.recipes import build_options, engine
 from tokenriver.recipes.archive import extract
 from tokenriver.recipes.engine import prepare_recipe, run_recipe
 from tokenriver.recipes.options import RecipeOptions
@@ -52,7 +52,7 @@ def fineweb(hub, n_files=4, n=60):
 @pytest.fixture
 def small_blocks(monkeypatch):
     """Blocks of a few documents, so that these small files are what the large ones of the Hub are to real blocks."""
-    monkeypatch.setattr(engine, "BuildOptions", functools.partial(BuildOptions, block_bytes=2048))
+    monkeypatch.setattr(build_options, "BuildOptions", functools.partial(BuildOptions, block_bytes=2048))
 
 
 def run(name, out, **words):
@@ -527,3 +527,51 @@ def test_a_recipe_nested_too_deeply_is_no_recipe(tmp_path):
     (tmp_path / "deep.toml").write_text("a = " + "[" * 100_000)
     with pytest.raises(tokenriver.FormatError, match="not a recipe"):
         load_recipe(str(tmp_path / "deep.toml"))
+
+
+def web_recipe(folder, url, *names):
+    path = folder / "notes.toml"
+    path.write_text(
+        'name = "notes"\nabout = "a"\nsize = "s"\nlicence = "l"\nsplit = "train"\n'
+        f'[source]\nurls = {json.dumps([f"{url}/{name}" for name in names])}\nfiles = ["*"]\n'
+    )
+    return str(path)
+
+
+@pytest.mark.parametrize("source", ["hub", "web", "eval"])
+def test_nothing_is_fetched_for_what_is_finished_already(hub, tmp_path, source):
+    fineweb(hub, n_files=1)
+    hub.add("w/f", {"a.jsonl": jsonl(rows(30))})
+    name = "fineweb" if source == "hub" else web_recipe(tmp_path, f"{hub.url}/datasets/w/f/resolve/main", "a.jsonl")
+    if source == "eval":
+        name = publish(hub, "piqa", tmp_path)
+    words = {} if source == "eval" else {"layout": "tokens"}
+    run(name, tmp_path / "out", **words)
+    before = sum(r.sent for r in hub.log)
+    assert before
+    with pytest.raises(tokenriver.IntegrityError, match="--overwrite"):
+        run(name, tmp_path / "out", **words)
+    assert sum(r.sent for r in hub.log) == before
+    assert not (tmp_path / "out/.source").exists()
+
+
+def test_what_a_run_had_fetched_that_was_killed_when_all_was_whole_goes_with_the_next(hub, tmp_path):
+    hub.add("w/f", {"a.jsonl": jsonl(rows(30))})
+    name = web_recipe(tmp_path, f"{hub.url}/datasets/w/f/resolve/main", "a.jsonl")
+    steps = "from tokenriver.recipes import engine\nkill_at(engine.PreparedRecipe, '_forget_source', before=True)\n"
+    arguments = ["recipe", name, "--tokenizer", "byte260", "--out", str(tmp_path / "out"), "--quiet"]
+    forked.killed(steps + forked.command(*arguments), env=hub_environment(hub, tmp_path))
+    assert (tmp_path / "out/.source/notes/a.jsonl").exists()
+    with pytest.raises(tokenriver.IntegrityError, match="--overwrite"):
+        run(name, tmp_path / "out")
+    assert not (tmp_path / "out/.source").exists()
+
+
+def test_what_was_to_be_kept_is_kept_also_when_the_data_set_is_finished_already(hub, tmp_path):
+    hub.add("w/f", {"a.jsonl": jsonl(rows(30))})
+    name = web_recipe(tmp_path, f"{hub.url}/datasets/w/f/resolve/main", "a.jsonl")
+    run(name, tmp_path / "out", keep_source=True)
+    for _ in range(2):
+        with pytest.raises(tokenriver.IntegrityError, match="--overwrite"):
+            run(name, tmp_path / "out")
+    assert (tmp_path / "out/.source/notes/a.jsonl").exists()

@@ -148,7 +148,7 @@ def fetch(
                 shard.part.unlink()
                 shard.data_set.check_manifest(stopped=stopped)
                 raise IntegrityError(
-                    f"{shard.url}: fetched twice, and its SHA-256 is {found[:16]}…, not {str(shard.sha256)[:16]}… as "
+                    f"{shard.url}: fetched twice, and its SHA-256 is {found}, not {shard.sha256} as "
                     "the manifest says; upload it again, or verify it there"
                 )
             mark_verified(shard.part, found)

@@ -22,6 +22,8 @@ from tokenriver.storage import plain_http, shown
 from tokenriver.storage.failures import explained, hidden_failure, may_pass
 from tokenriver.storage.objects import plain_tag
 from tokenriver.storage.paths import filesystem_of, is_s3, scheme_of
+from tokenriver.storage.patience import seconds_asked_by
+from tokenriver.storage.plain_http import RefusedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -167,16 +169,22 @@ class Objects:
     def _ask_signed(
         self, wanted: Sequence[Range], left: list[int], found: list[bytes | None], *, at_once: int, any_version: bool
     ) -> list[int]:
-        """Fill in what signed URLs give of those that are left; gives what they do not."""
+        """Fill in what signed URLs give of those that are left; gives what they do not. RefusedError where the server
+        asks to be left alone for a while."""
         fs, root = self._open()
         if self._signed is None:
             self._signed = SignedReads(fs)
+        busy: RefusedError | None = None
         answers = self._signed.ranges([(f"{root}/{wanted[k][0]}", *wanted[k][1:]) for k in left], at_once=at_once)
         for k, answer in zip(left, answers, strict=True):
-            if answer is not None:
+            if isinstance(answer, RefusedError):
+                busy = answer
+            elif answer is not None:
                 if answer[1] is not None and not any_version:
                     self._compare(wanted[k][0], answer[1])
                 found[k] = answer[0]
+        if busy is not None:  # its client would be refused too
+            raise busy
         return [k for k in left if found[k] is None]
 
     def _ask_client(
@@ -259,6 +267,7 @@ class Objects:
                     raise explained(error, name) from failure
                 said = explained(error, name).strerror
                 pause = min(FIRST_WAIT * 2 ** min(tries - 1, 20), LONGEST_WAIT) * (0.75 + random.random() / 2)
+                pause = max(pause, seconds_asked_by(error) or 0.0)
                 _LOG.warning("%s: %s; %d tries in %.0f s, the next in %.1f s", shown(name), said, tries, waited, pause)
                 stopped.wait(pause)
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tokenriver.storage import plain_http, shown
 from tokenriver.storage.failures import PASSING_STATUS, may_pass
+from tokenriver.storage.patience import seconds_asked_by
 from tokenriver.storage.plain_http import RefusedError, get_ranges
 from tokenriver.storage.signing import SignedUrls, signer_of
 
@@ -31,6 +32,9 @@ _TO_SIGN_ANEW = (400, 401, 403)
 
 _LOG = logging.getLogger("tokenriver.cache")
 
+Came = tuple[bytes, str | None] | RefusedError | None
+"""Bytes and version, or why there are none."""
+
 
 class SignedReads:
     """Reads ranges of the objects of one file system; may be used by several threads."""
@@ -40,9 +44,10 @@ class SignedReads:
         self._urls = None if sign is None else SignedUrls(sign)
         self._not_before = 0.0
 
-    def ranges(self, wanted: Sequence[tuple[str, int, int]], *, at_once: int) -> list[tuple[bytes, str | None] | None]:
-        """Bytes [start, stop) of paths, with the object's version; None for what did not come."""
-        found: list[tuple[bytes, str | None] | None] = [None] * len(wanted)
+    def ranges(self, wanted: Sequence[tuple[str, int, int]], *, at_once: int) -> list[Came]:
+        """Bytes [start, stop) of paths, with the object's version; None for what did not come, the refusal for what a
+        server does not give now and says when to ask again."""
+        found: list[Came] = [None] * len(wanted)
         urls = self._urls
         if urls is None or not wanted or time.monotonic() < self._not_before:
             return found
@@ -62,6 +67,8 @@ class SignedReads:
                     problems.pop(k, None)
                     continue
                 problems[k] = answer
+                if isinstance(answer, RefusedError) and _passing(answer) and seconds_asked_by(answer) is not None:
+                    found[k] = answer
                 if _outdated(answer):
                     refused.append(k)
                     urls.drop(path, signed[path])

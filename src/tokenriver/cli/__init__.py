@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tokenriver import __version__
+from tokenriver.cli.messages import logged, show_warning
 from tokenriver.cli.stopping import StoppedError, stop_of, terminable
 from tokenriver.errors import TokenRiverError, UsageError
 from tokenriver.storage.paths import shown
@@ -93,8 +94,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     words = sys.argv[1:] if arguments is None else list(arguments)
     app = make_app(words[0] if words and words[0] in _COMMANDS else None)
     try:
-        with terminable(), warnings.catch_warnings():
-            warnings.showwarning = _show_warning
+        with terminable(), logged(), warnings.catch_warnings():
+            warnings.showwarning = show_warning
             code = app(args=words, prog_name="tokenriver", standalone_mode=False)
             sys.stdout.flush()
         if code == _INTERRUPTED:  # what the parser makes of a KeyboardInterrupt, silently
@@ -133,11 +134,6 @@ def _open_closed_streams() -> None:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     if sys.stderr is None:
         sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
-
-
-def _show_warning(message: Warning | str, *_where: object, **_more: object) -> None:
-    """A warning is one line too; where in the code it was raised is of no use to a user."""
-    print(f"tokenriver: warning: {shown(' '.join(str(message).splitlines()))}", file=sys.stderr)
 
 
 def _explain(error: Exception) -> tuple[str, int]:

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from tokenriver.cli.hub_messages import hub_messages
+from tokenriver.cli.messages import hub_messages
 from tokenriver.cli.options import AS_JSON, CONNECTIONS, QUIET, REVISION
 from tokenriver.cli.stopping import going_on
 from tokenriver.cli.summaries import print_json

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tokenriver.cli.golf_score import score_command
-from tokenriver.cli.hub_messages import hub_messages
+from tokenriver.cli.messages import hub_messages
 from tokenriver.cli.options import (
     AS_JSON,
     BACKEND,

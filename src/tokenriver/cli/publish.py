@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from tokenriver.cli.hub_messages import hub_messages
+from tokenriver.cli.messages import hub_messages
 from tokenriver.cli.options import AS_JSON, QUIET
 from tokenriver.cli.summaries import print_json
 from tokenriver.files import human_bytes

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from tokenriver.cli.hub_messages import hub_messages
+from tokenriver.cli.messages import hub_messages
 from tokenriver.cli.options import BACKEND, ON_BAD_RECORD, QUIET
 from tokenriver.cli.stopping import going_on
 from tokenriver.cli.summaries import print_json

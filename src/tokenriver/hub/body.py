@@ -55,16 +55,16 @@ class Body:
 
     def fill(self, repository: Remote, name: str, report: Callable[[int], None]) -> None:
         """Ask for what is missing until it is there; HubError when the connection keeps breaking."""
-        idle = 0
+        idle, furthest = 0, self.n_bytes
         while self._expected.n_bytes is None or self.n_bytes < self._expected.n_bytes:
-            before = self.n_bytes
             failure = self._ask(repository, name, report)
             if failure is None and (self._expected.n_bytes is None or self.n_bytes >= self._expected.n_bytes):
                 break
-            idle = idle + 1 if self.n_bytes <= before else 0
+            # Not against where this try began: a body that is begun anew again and again would gain bytes for ever.
+            idle, furthest = (0, self.n_bytes) if self.n_bytes > furthest else (idle + 1, furthest)
             if idle >= _BROKEN_BODIES:
                 raise HubError(
-                    f"{name}: the connection broke off {idle} times in a row without a new byte, at {self.n_bytes:,} "
+                    f"{name}: the connection broke off {idle} times in a row without a new byte, at {furthest:,} "
                     f"of {self._expected.n_bytes or 0:,} ({failure or 'the server ended it early'}); run the same "
                     "command again, it goes on from there"
                 )
@@ -84,8 +84,10 @@ class Body:
                 self.empty()
                 if response.status_code == 206:
                     return "the server sent another range than asked for"
-            if self._note is not None and not self._is_of(response):
-                return "the file on the server is another one than before"
+            if self._note is not None:
+                self._check_readable(response, name)
+                if not self._is_of(response):
+                    return "the file on the server is another one than before"
             try:
                 for chunk in response.iter_raw():
                     self._write(chunk)
@@ -97,6 +99,22 @@ class Body:
                 # the client's back-off, which can only try again before the first byte.
                 return f"{type(error).__name__}: {error}"
         return None
+
+    def _check_readable(self, response: Any, name: str) -> None:
+        """HubError for an answer that could end early, or hold other bytes than the file, and no hash would tell."""
+        headers = response.headers
+        encoding = headers.get("Content-Encoding", "identity").strip().lower()
+        if encoding not in ("", "identity") and not (encoding in _GZIP and name.lower().endswith((".gz", ".tgz"))):
+            raise HubError(
+                f"{name}: the server sends it compressed (Content-Encoding: {encoding}), though it was asked not to; "
+                "download the file, and give it with --input"
+            )
+        told = self._expected.n_bytes is not None or "Content-Length" in headers
+        if not told and "chunked" not in headers.get("Transfer-Encoding", "").lower():
+            raise HubError(
+                f"{name}: the server does not say how large it is, so a body cut short could not be noticed; download "
+                "the file and give it with --input, or name its SHA-256 in the recipe"
+            )
 
     def _is_of(self, response: Any) -> bool:
         """Whether a response goes on with what is here; else that is let go of. A body from its start is noted."""
@@ -136,6 +154,9 @@ class Body:
         """Leave the part as it is."""
         self._file.close()
 
+
+_GZIP = ("gzip", "x-gzip")
+"""Web servers tell so of files that are stored as .gz, and send them as they are."""
 
 _VERSION = ("ETag", "Last-Modified")
 """Headers that tell one content under an address from the next."""

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tokenriver.errors import HubError, IntegrityError, TokenRiverError, UsageError
 from tokenriver.hub.checks import Expected
-from tokenriver.hub.client import ask_json, file_url, stream
+from tokenriver.hub.client import ask_json, file_url, list_tree, stream
 from tokenriver.hub.names import checked_name
 
 if TYPE_CHECKING:
@@ -74,15 +74,14 @@ def open_repository(repo_id: str, *, revision: str = "main") -> Repository:
     read with the token at hand or cannot be reached, IntegrityError for a listing with a name that is no plain path.
     """
     check_repository_id(repo_id)
-    from huggingface_hub import HfApi, constants
+    from huggingface_hub import constants
     from huggingface_hub.hf_api import RepoFolder
 
     if constants.HF_HUB_OFFLINE:
         return _from_cache(repo_id, revision)
-    api = HfApi()
     with explained(f"repository {repo_id}"):
         commit = _commit(repo_id, revision)
-        entries = list(api.list_repo_tree(repo_id, recursive=True, revision=commit, repo_type="dataset"))
+        entries = list_tree(repo_id, revision=commit)
     files = {}
     for entry in entries:
         if isinstance(entry, RepoFolder):

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import shutil
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
 from tokenriver.building.build import build_together
-from tokenriver.building.options import BuildOptions
 from tokenriver.building.records import Origin
+from tokenriver.building.target import Target
 from tokenriver.corpus.finding import find_sources
 from tokenriver.corpus.kinds import kind_of
 from tokenriver.corpus.sources import Source
@@ -21,6 +21,7 @@ from tokenriver.files import file_exists, is_file, make_directory
 from tokenriver.hub.repository import Repository
 from tokenriver.recipes.adhoc import load_hub_recipe
 from tokenriver.recipes.archive import is_archive
+from tokenriver.recipes.build_options import build_options
 from tokenriver.recipes.estimate import make_plan
 from tokenriver.recipes.found import FoundFiles, find_local, find_remote, forget_unpinned, within, write_pin
 from tokenriver.recipes.on_disk import FilesOnDisk, bring_all
@@ -29,12 +30,13 @@ from tokenriver.recipes.recipe import HUB_PREFIX, LoadedRecipe, load_recipe
 from tokenriver.recipes.rows import parquet_to_jsonl
 from tokenriver.recipes.supply import FileSupply
 from tokenriver.resuming.lock import locked
+from tokenriver.resuming.names import OVERWRITE
 from tokenriver.shards.layouts import data_set_directory
 from tokenriver.storage.paths import is_remote
 from tokenriver.tokenizers.load import load_tokenizer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from contextlib import AbstractContextManager
     from pathlib import Path
 
@@ -136,7 +138,13 @@ class PreparedRecipe:
     ) -> list[BuildSummary] | list[EvalSummary]:
         """Do it. What was fetched is deleted when it is done, unless --keep-source."""
         (plan or self.plan()).check_disk()
-        with self._locked():
+        with self._locked() as was_killed:
+            try:
+                self._refuse_finished()
+            except IntegrityError:
+                if was_killed:  # after the data set was whole: what it fetched is of no use any more
+                    self._forget_source()
+                raise
             if self.options.restart:
                 forget_unpinned(self.found)
             if self.found.remote is not None:
@@ -147,9 +155,27 @@ class PreparedRecipe:
             else:
                 made = self._build(progress, transfers)
                 self._check(made)
-            if not self.options.keep_source and self.folder.exists() and not self._input_is_in_folder():
-                shutil.rmtree(self.folder)
+            self._forget_source()
         return made
+
+    def _refuse_finished(self) -> None:
+        """IntegrityError for what is there already, before anything is fetched for it."""
+        if self.options.overwrite or self.options.restart:
+            return
+        recipe, layout = self.loaded.recipe, self.options.layout
+        for path in self._outputs():
+            if recipe.eval is None:
+                target = Target.at(path, layout, recipe.data_set)
+                is_there = target.remote is not None or target.directory.exists()
+                if is_there and not target.record(OVERWRITE).exists():  # that run is gone on with first
+                    with advising_only(*OFFERED, instead=INSTEAD):
+                        target.refuse_finished()
+            elif file_exists(path):
+                raise IntegrityError(f"{path}: is there already; --overwrite replaces it")
+
+    def _forget_source(self) -> None:
+        if not self.options.keep_source and self.folder.exists() and not self._input_is_in_folder():
+            shutil.rmtree(self.folder)
 
     def _input_is_in_folder(self) -> bool:
         given = self.options.copy
@@ -159,17 +185,23 @@ class PreparedRecipe:
             and self.folder.resolve() in [given.resolve(), *given.resolve().parents]
         )
 
-    def _locked(self) -> AbstractContextManager[None]:
-        """Hold the source's folder: a second run would delete what the first one still reads."""
-        return locked(
-            self.folder.with_name(f"{self.folder.name}.lock"),
+    @contextmanager
+    def _locked(self) -> Iterator[bool]:
+        """Hold the source's folder: a second run would delete what the first one still reads. Gives whether the one
+        before was killed, since it would have taken its lock with it.
+        """
+        lock = self.folder.with_name(f"{self.folder.name}.lock")
+        was_killed = lock.exists()
+        with locked(
+            lock,
             where=self.folder,
             busy=(
                 f"another run of recipe {self.loaded.recipe.name} uses these files; wait for it, give all tokenizers "
                 "to one run, or name another --out"
             ),
             removable=[self.folder.parent, *([self.options.room] if is_remote(self.options.target) else [])],
-        )
+        ):
+            yield was_killed
 
     def _facts(self) -> dict[str, Any]:
         recipe = self.loaded.recipe
@@ -193,7 +225,7 @@ class PreparedRecipe:
                 Origin(sources, None, facts),
                 tokenizers=self.tokenizers,
                 outs=self.outs,
-                options=self._build_options(n_val),
+                options=build_options(self.loaded.recipe, self.options, n_val),
                 dataset=self.loaded.recipe.data_set,
                 supply=bringing,
                 progress=progress,
@@ -202,43 +234,12 @@ class PreparedRecipe:
     def _coming_source(self, index: int) -> Source:
         """A source whose file is brought when it is needed."""
         job = self.found.jobs[index]
-        kind = kind_of(job.name, self._build_options(None).reading())
+        kind = kind_of(job.name, build_options(self.loaded.recipe, self.options, None).reading())
         if kind is None:
             raise UsageError(f"{job.name}: no kind of file that documents are read from")
         expected = job.expected
         pin = f"sha256:{expected.sha256}" if expected.sha256 else f"git:{expected.git_id}"
         return Source(str(job.path), job.name, *kind, expected.n_bytes or 0, pin=pin)
-
-    def _build_options(self, n_val: int | None) -> BuildOptions:
-        recipe, options = self.loaded.recipe, self.options
-        documents = recipe.documents
-        split = recipe.split
-        if n_val is not None:
-            split = f"first-files:{n_val}" if n_val else "train"
-        plain = not recipe.numbered and options.layout == "llmc"
-        return BuildOptions(
-            dataset=recipe.data_set,
-            layout=options.layout,
-            shard_tokens=options.most_shard_tokens(numbered=recipe.numbered),
-            format=options.file_format,
-            split=split or {"llmc": "first-shard", "tokens": "hash:0.01"}[options.layout],
-            text_field=options.text_field or documents.text_field,
-            document_separator=documents.separator,
-            keep_document_separator=documents.keep_separator,
-            document_start=documents.start,
-            json_arrays=documents.json_arrays,
-            strip=documents.strip,
-            shuffle_seed=documents.shuffle_seed,
-            keep_empty=documents.keep_empty,
-            max_documents=options.max_docs,
-            max_tokens=options.max_tokens,
-            numbered=not plain,
-            on_bad_record=options.on_bad_record,
-            backend=options.backend,
-            workers=options.workers,
-            overwrite=options.overwrite,
-            restart=options.restart,
-        )
 
     def _bring_all(self, transfers: TransferSink | None) -> FilesOnDisk:
         patterns = self.loaded.recipe.version(self.options.version).files
@@ -257,8 +258,6 @@ class PreparedRecipe:
         for out, tokenizer in zip(self.outs, self.tokenizers, strict=True):
             make_directory(out)
             target = out / recipe.eval.output
-            if file_exists(target) and not options.overwrite:
-                raise IntegrityError(f"{target}: is there already; --overwrite replaces it")
             made.append(
                 make_eval_file(
                     recipe.eval.task,

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from tokenriver.errors import StorageError, TokenRiverError
 from tokenriver.storage.paths import shown
+from tokenriver.storage.patience import seconds_asked_by
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -29,6 +30,7 @@ __all__ = [
     "no_bucket",
     "retried",
     "translating",
+    "wait_out",
 ]
 
 T = TypeVar("T")
@@ -71,14 +73,17 @@ def retried(url: str, action: Callable[[], T], *, offset: int | None = None) -> 
         except Exception as error:
             if not may_pass(error):
                 raise explained(error, url, offset) from error
-            told = explained(error, url, offset)
-            pause = wait * (1 + random.random() / 4)
-            warnings.warn(
-                f"{told.filename}: {told.strerror}; trying again in {pause:.0f} s", StorageWarning, stacklevel=2
-            )
-            _wait(pause)
+            wait_out(error, url, offset, at_least=wait * (1 + random.random() / 4))
     with translating(url, offset=offset):
         return action()
+
+
+def wait_out(error: Exception, url: str, offset: int | None, *, at_least: float) -> None:
+    """Wait before the next try, for as long as the server asks, and say so."""
+    told = explained(error, url, offset)
+    pause = max(at_least, seconds_asked_by(error) or 0.0)
+    warnings.warn(f"{told.filename}: {told.strerror}; trying again in {pause:.0f} s", StorageWarning, stacklevel=3)
+    _wait(pause)
 
 
 def explained(error: Exception, url: str, offset: int | None = None) -> OSError:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.request import getproxies, proxy_bypass
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 __all__ = ["Answer", "RefusedError", "available", "get_ranges"]
 
@@ -42,12 +42,13 @@ Answer = tuple[bytes, str | None] | Exception
 """The bytes and the object's entity tag, or what went wrong."""
 
 
-class RefusedError(Exception):
+class RefusedError(OSError):
     """The server answered, but not with the range."""
 
-    def __init__(self, status: int) -> None:
+    def __init__(self, status: int, headers: Mapping[str, str]) -> None:
         super().__init__(f"the server answered {status}")
         self.status = status
+        self.headers = headers
 
 
 def available() -> bool:
@@ -114,7 +115,7 @@ async def _get(session: Any, url: str, start: int, stop: int) -> tuple[bytes, st
         told = answer.headers.get("Content-Range", "")
         if answer.status != 206 or not told.startswith(f"bytes {start}-{stop - 1}/"):
             answer.close()  # what would follow may be the whole object
-            raise RefusedError(answer.status)
+            raise RefusedError(answer.status, answer.headers)
         body: bytes = await answer.read()
         if len(body) != stop - start:
             raise EOFError(f"{len(body):,} bytes came of {stop - start:,}")

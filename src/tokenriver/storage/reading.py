@@ -14,9 +14,10 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any
 
 from tokenriver.errors import IntegrityError
-from tokenriver.storage.failures import explained, retried
+from tokenriver.storage.failures import explained, retried, wait_out
 from tokenriver.storage.objects import RemoteFile, changed, check_unchanged, required_size
 from tokenriver.storage.paths import filesystem_of, is_web
+from tokenriver.storage.patience import seconds_asked_by
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -173,6 +174,8 @@ def _in_one_stream(file: RemoteFile, start: int) -> Iterator[bytes]:
         except Exception as error:
             if not tries_left:
                 raise explained(error, file.url, at) from error
+            if (asked := seconds_asked_by(error)) is not None:
+                wait_out(error, file.url, at, at_least=asked)
 
 
 def _stream_once(file: RemoteFile, start: int) -> Iterator[bytes]:
