@@ -137,7 +137,7 @@ def test_a_finished_corpus_is_replaced_only_on_request(tmp_path: Path, raw: Path
     out = tmp_path / "c"
     write_corpus([raw], out, shard_bytes=1000)
     before = contents(out)
-    with pytest.raises(UsageError, match="--overwrite"):
+    with pytest.raises(IntegrityError, match="--overwrite"):
         write_corpus([raw], out)
     assert contents(out) == before
     write_corpus([raw], out, format="parquet", overwrite=True)
@@ -183,7 +183,7 @@ def test_another_data_set_is_never_replaced(tmp_path: Path, raw: Path) -> None:
     out = tmp_path / "tokens"
     out.mkdir()
     (out / CORPUS_MANIFEST).write_text('{"tokenizer_id": "gpt2"}')
-    with pytest.raises(UsageError, match="another data set"):
+    with pytest.raises(IntegrityError, match="another data set"):
         write_corpus([raw], out, overwrite=True)
 
 
