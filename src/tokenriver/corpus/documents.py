@@ -29,6 +29,7 @@ from tokenriver.corpus.blocks import (
     drop_empty,
     join_documents,
 )
+from tokenriver.corpus.density import MOST_RECORDS, about_records, cut_dense
 from tokenriver.corpus.finding import find_sources
 from tokenriver.corpus.jsonl import cut_jsonl, parse_jsonl, record_fields
 from tokenriver.corpus.parquet import cut_parquet, parquet_columns, parquet_parts, whole_documents
@@ -129,8 +130,7 @@ def _read_blocks(
     read_small: _ReadSmall,
     files: FilesAhead,
 ) -> Iterator[RawBlock]:
-    pending: list[Segment] = []
-    size = 0
+    block = _Gathered(block_bytes, options)
     for index in range(start.source_index, len(sources)):
         if stop is not None and Position(index, 0) >= stop:
             break
@@ -141,12 +141,8 @@ def _read_blocks(
         tap = _tap(on_raw, index)
         if limit is None and not offset and _is_small(sources[index], block_bytes):
             data = read_small(sources[index], tap)
-            if size + len(data) > block_bytes:  # small files fill a block: each costs 2 ms, whatever is in it
-                yield RawBlock(tuple(pending))
-                pending, size = [], 0
-            if data:
-                pending.append(Segment(index, sources[index], 0, len(data), data))
-                size += len(data)
+            if data:  # small files fill a block: each block costs 2 ms, whatever is in it
+                yield from block.add(Segment(index, sources[index], 0, len(data), data), share=1)
             continue
         cut: Iterable[Segment]
         if index not in files.indices:
@@ -156,18 +152,38 @@ def _read_blocks(
         else:
             cut = files.segments(index)
         for segment in _clip(cut, limit):
-            if pending and size + segment.n_bytes > block_bytes:
-                yield RawBlock(tuple(pending))
-                pending, size = [], 0
-            pending.append(segment)
-            size += segment.n_bytes
-            if 2 * size >= block_bytes:  # a run cut inside a file is a little shorter than a block, and stays alone
-                yield RawBlock(tuple(pending))
-                pending, size = [], 0
+            yield from block.add(segment, share=2)  # a run cut inside a file is a little shorter than a block: alone
         if tap is not None and sources[index].kind == "parquet":
             tap(b"")
-    if pending:
-        yield RawBlock(tuple(pending))
+    yield from block.take()
+
+
+class _Gathered:
+    """Segments on their way into a block, of at most so many bytes and records unless one alone exceeds them."""
+
+    def __init__(self, block_bytes: int, options: SourceOptions) -> None:
+        self._block_bytes = block_bytes
+        self._options = options
+        self._segments: list[Segment] = []
+        self._n_bytes = self._n_records = 0
+
+    def add(self, segment: Segment, *, share: int) -> Iterator[RawBlock]:
+        """Add a segment; the blocks that are ready, one that is filled to 1/share among them."""
+        for run in cut_dense(segment, self._options):
+            n = about_records(run, self._options)
+            if self._n_bytes + run.n_bytes > self._block_bytes or self._n_records + n > MOST_RECORDS:
+                yield from self.take()
+            self._segments.append(run)
+            self._n_bytes += run.n_bytes
+            self._n_records += n
+            if share * self._n_bytes >= self._block_bytes or share * self._n_records >= MOST_RECORDS:
+                yield from self.take()
+
+    def take(self) -> Iterator[RawBlock]:
+        """What is there, as a block, and begin the next."""
+        if self._segments:
+            yield RawBlock(tuple(self._segments))
+            self._segments, self._n_bytes, self._n_records = [], 0, 0
 
 
 def _clip(segments: Iterable[Segment], stop: int | None) -> Iterator[Segment]:

@@ -11,6 +11,7 @@ import pyarrow as pa
 from msgspec.structs import replace
 
 from tokenriver.corpus.blocks import Segment
+from tokenriver.corpus.density import MOST_RECORDS
 from tokenriver.corpus.parquet_rows import begins_document, plain
 from tokenriver.errors import CorpusError, StorageError
 from tokenriver.storage.seeking import RemoteReader
@@ -145,7 +146,7 @@ def _cut_group(
 ) -> Iterator[Segment]:
     row, start = begin
     meta = file.metadata.row_group(group)
-    rows = max(1, min(meta.num_rows, block_bytes * meta.num_rows // max(1, _column_bytes(meta, columns))))
+    rows = max(1, min(MOST_RECORDS, block_bytes * meta.num_rows // max(1, _column_bytes(meta, columns))))
     try:
         for batch in file.iter_batches(batch_size=rows, row_groups=[group], columns=columns, use_threads=False):
             end = row + batch.num_rows
