@@ -18,13 +18,13 @@ from tokenriver.corpus.streams import count_newlines
 from tokenriver.errors import CorpusError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
     from tokenriver.corpus.sources import Source, SourceOptions
 
-__all__ = ["SKIP_KINDS", "DocumentBlock", "Position", "RawBlock", "Segment", "Verdict"]
+__all__ = ["SKIP_KINDS", "DocumentBlock", "Position", "RawBlock", "Segment", "Verdict", "counts_to_record"]
 
 SkipKind = Literal[
     "malformed", "non_object", "missing", "null", "non_string", "invalid_utf8", "lone_surrogate", "blank", "empty"
@@ -33,6 +33,12 @@ SKIP_KINDS: tuple[SkipKind, ...] = (
     "malformed", "non_object", "missing", "null", "non_string", "invalid_utf8", "lone_surrogate", "blank", "empty",
 )  # fmt: skip
 """Why a record gave no document. The last two are never errors."""
+
+
+def counts_to_record(skipped: Mapping[str, int]) -> dict[str, int]:
+    """The counts by kind, sorted, as a corpus or selection keeps them: {} unless a bad record was left out."""
+    return dict(sorted(skipped.items())) if skipped.keys() - {"blank", "empty"} else {}
+
 
 SPLIT_VALUES = {"train": 0, "val": 1, "validation": 1}
 """Values of a split column → side (0 train, 1 val)."""

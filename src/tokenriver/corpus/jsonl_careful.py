@@ -125,7 +125,7 @@ def _second_look(
         return None
     field = options.text_field
     if not isinstance(value, dict):
-        bad("non_object", f"expected a JSON object, found {_json_kind(value)}")
+        bad("non_object", f"expected a JSON object, found {_json_kind(value)}{_why_several(decoded)}")
     elif field not in value:
         there = ", ".join(map(repr, value)) or "none"
         bad("missing", f"no field {field!r}; the fields are {there}", "name the text with --text-field")
