@@ -87,6 +87,24 @@ def test_documents_come_back_with_ids_and_sides(tmp_path: Path, raw: Path, kind:
     assert summary.text_bytes == sum(len(text.encode()) for text in kept)
 
 
+@pytest.mark.parametrize("kind", ["jsonl.zst", "parquet"])
+def test_what_a_corpus_left_out_stands_in_its_manifest(tmp_path: Path, kind: Any) -> None:
+    lines = ['{"text":"a"}', '{"txt":"b"}', '{"text":null}', '{"text":5}', '"context"', "[1]", "{bad", ""]
+    (tmp_path / "mixed.jsonl").write_text("\n".join(lines) + "\n")
+    made = []
+    for k, (workers, block_bytes) in enumerate([(1, 8 << 20), (3, 5)]):
+        skip = SourceOptions(on_bad_record="skip")
+        words: dict[str, Any] = {"format": kind, "name": "c", "workers": workers, "block_bytes": block_bytes}
+        write_corpus([tmp_path / "mixed.jsonl"], tmp_path / f"run{k}", options=skip, **words)
+        made.append(contents(tmp_path / f"run{k}"))
+    assert made[0] == made[1]
+    expected = {"blank": 1, "malformed": 1, "missing": 1, "non_object": 2, "non_string": 1, "null": 1}
+    assert json.loads(made[0][CORPUS_MANIFEST])["skipped"] == expected
+    assert read_corpus_manifest(tmp_path / "run0").skipped == expected
+    assert verify_corpus(tmp_path / "run0") == []
+    assert read_texts(tmp_path / "run0") == [b"a"]
+
+
 def test_the_manifest_says_what_there_is(tmp_path: Path, raw: Path) -> None:
     out = tmp_path / "stories"
     summary = write_corpus([raw], out, version="v2", shard_bytes=4000)

@@ -126,3 +126,16 @@ def test_what_cannot_work_is_refused_and_leaves_nothing(inputs: list[Path], tmp_
     with pytest.raises(IntegrityError, match="holds a selection already"):
         select([bad], tmp_path / "out", docs=1, on_bad_record="skip")
     assert select([bad], tmp_path / "out", docs=1, on_bad_record="skip", overwrite=True)
+
+
+def test_what_a_selection_left_out_stands_in_its_sidecar(tmp_path: Path) -> None:
+    mixed = tmp_path / "mixed.jsonl"
+    mixed.write_text('{"text": "a"}\n{"txt": "b"}\n[1]\n\n{"text": null}\n')
+    select([mixed], tmp_path / "out", docs=1, on_bad_record="skip")
+    sidecar = json.loads((tmp_path / "out" / "docs_selected.source_manifest.json").read_bytes())
+    assert sidecar["skipped"] == {"blank": 1, "missing": 1, "non_object": 1, "null": 1}
+    assert check_documents(tmp_path / "out" / "docs_selected.jsonl", num_val_docs=None).n_docs == 1
+    good = tmp_path / "good.jsonl"
+    good.write_text('{"text": "a"}\n\n{"text": ""}\n')
+    select([good], tmp_path / "good", docs=1, on_bad_record="skip")
+    assert "skipped" not in json.loads((tmp_path / "good" / "docs_selected.source_manifest.json").read_bytes())

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from tokenriver.corpus.blocks import counts_to_record
 from tokenriver.corpus.documents import SourceOptions, find_sources, parse_block, peek_fields, read_blocks
 from tokenriver.corpus.progress import InputProgress, expect_bytes
 from tokenriver.corpus.sources import split_by_file
@@ -133,7 +134,7 @@ def check_documents(
 
 def _left_out_bad_ones(token_set: TokenSet) -> bool:
     """Whether the build was told to skip bad records, and met some."""
-    return token_set.record is not None and bool(token_set.record.skipped.keys() - {"blank", "empty"})
+    return token_set.record is not None and bool(counts_to_record(token_set.record.skipped))
 
 
 def _rule(token_set: TokenSet, options: dict[str, Any], fields: list[str]) -> SplitRule | None:

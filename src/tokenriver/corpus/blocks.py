@@ -18,7 +18,7 @@ from tokenriver.corpus.streams import count_newlines
 from tokenriver.errors import CorpusError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -34,6 +34,7 @@ __all__ = [
     "SkipKind",
     "Verdict",
     "bad_split",
+    "counts_to_record",
     "drop_empty",
     "id_text",
     "join_documents",
@@ -45,6 +46,12 @@ SkipKind = Literal[
     "malformed", "non_object", "missing", "null", "non_string", "invalid_utf8", "lone_surrogate", "blank", "empty"
 ]
 """Why a record gave no document. The last two are never errors."""
+
+
+def counts_to_record(skipped: Mapping[str, int]) -> dict[str, int]:
+    """The counts by kind, sorted, as a corpus or selection keeps them: {} unless a bad record was left out."""
+    return dict(sorted(skipped.items())) if skipped.keys() - {"blank", "empty"} else {}
+
 
 SPLIT_VALUES = {"train": 0, "val": 1, "validation": 1}
 """Values of a split column → side (0 train, 1 val)."""
@@ -181,14 +188,14 @@ class Verdict:
         self.skipped[kind] += 1
 
     def text(
-        self, value: Any, segment: Segment, offset: int, field: str, *, kind_of: Callable[[object], str]
+        self, value: Any, segment: Segment, offset: int, field: str, *, kind_of: Callable[[object], str], why: str = ""
     ) -> str | None:
         """The text of a decoded JSON record; None where it has none and bad ones are skipped.
 
-        `kind_of` says in words what another value is.
+        `kind_of` says in words what another value is, `why` how it may have come that a record is no object.
         """
         if not isinstance(value, dict):
-            self.bad("non_object", segment, offset, f"expected a JSON object, found {kind_of(value)}")
+            self.bad("non_object", segment, offset, f"expected a JSON object, found {kind_of(value)}{why}")
         elif field not in value:
             there = ", ".join(map(repr, value)) or "none"
             what = f"no field {field!r}; the fields are {there}"

@@ -120,7 +120,7 @@ def _second_look(
         else:
             bad("malformed", f"broken JSON ({_why(error)}){_why_several(decoded)}")
         return None
-    text = verdict.text(value, segment, offset, options.text_field, kind_of=_json_kind)
+    text = verdict.text(value, segment, offset, options.text_field, kind_of=_json_kind, why=_why_several(decoded))
     if text is None:
         return None
     if not _has_surrogate(text):

@@ -51,13 +51,17 @@ class CorpusFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, gc=Fal
     sha256: str
 
 
-class CorpusManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A corpus: `files` in the order of their documents, `documents` counted by split ("train", "val")."""
+class CorpusManifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """A corpus: `files` in the order of their documents, `documents` counted by split ("train", "val").
+
+    `skipped`: records of the inputs that gave no document, counted by kind; only where bad ones were left out.
+    """
 
     name: str
     version: str
     files: list[CorpusFile]
     documents: dict[str, int]
+    skipped: dict[str, int] = {}
 
 
 def render_corpus_manifest(manifest: CorpusManifest) -> bytes:

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from tokenriver.cluster.engines import check_engine, check_rereadable
+from tokenriver.corpus.blocks import counts_to_record
 from tokenriver.corpus.documents import BLOCK_BYTES, find_sources, peek_fields
 from tokenriver.corpus.identity import identity_of
 from tokenriver.corpus.log import Complete, CorpusLog
@@ -205,7 +206,8 @@ def _write(
             raise CorpusError(f"the inputs give no document ({left_out}); nothing was written")
         sides = dict(zip(SPLITS, documents, strict=True))
         files = [log.files[one] for one in sorted(log.files)]
-        done = Complete(CorpusManifest(*called, files, sides), text_bytes, dict(skipped))
+        manifest = CorpusManifest(*called, files, sides, counts_to_record(skipped))
+        done = Complete(manifest, text_bytes, dict(skipped))
         log.finish(done)
     except BaseException as error:
         finished.close()

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from tokenriver.cluster.engines import check_engine
+from tokenriver.corpus.blocks import counts_to_record
 from tokenriver.corpus.documents import BLOCK_BYTES, SourceOptions, find_sources
 from tokenriver.corpus.progress import expect_bytes
 from tokenriver.cpus import available_cpus
@@ -193,6 +194,8 @@ def _write_sidecar(selected: GolfSelected, *, seed: int, sources: list[dict[str,
         "shuffle_seed": seed,
         "sources": sources,
     }
+    if left_out := counts_to_record(selected.skipped):
+        sidecar["skipped"] = left_out
     with atomic_write(selected.sidecar) as file:
         file.write(render_json(sidecar))
 
