@@ -253,15 +253,19 @@ class Assembly:
         return Batch(inputs, targets, raw.epoch, raw.step, *self.marks(buffer, raw))
 
     def check_ids(self, buffer: Rows, raw: Raw, dtype: np.dtype[Any]) -> None:
-        """Raise FormatError for an id that is not below the vocabulary of the shards' headers (1.7 µs a batch of
-        64 x 1024), IntegrityError where they name none and an id does not fit into `dtype`."""
-        for ids in (buffer.array,) if raw.patches is None else (buffer.array, raw.patches):
+        """Raise FormatError for an id that is not below the vocabulary of the shards' headers, IntegrityError where
+        they name none and an id does not fit into `dtype`."""
+        for ids in ([] if raw.known else [buffer.array]) + ([] if raw.patches is None else [raw.patches]):
             if self._vocab_size:
-                if int(ids.max(initial=0)) >= self._vocab_size:
+                if not self.of_vocabulary(ids):
                     place = int(np.argmax(ids >= self._vocab_size))
                     self._refuse_id(int(ids.flat[place]), self._token_at(raw, place, ids))
             elif dtype == np.int32:
                 require_int32(ids, f"epoch {raw.epoch}, step {raw.step}")
+
+    def of_vocabulary(self, ids: NDArray[Any]) -> bool:
+        """Whether the headers' vocabulary is known, and all of these ids are below it (1.7 µs for 64 x 1024)."""
+        return bool(self._vocab_size) and int(ids.max(initial=0)) < self._vocab_size
 
     def _token_at(self, raw: Raw, place: int, ids: NDArray[Any]) -> int:
         """The token of the stream that was read to a place of a filled buffer's `ids`, or of its patches."""

@@ -57,7 +57,8 @@ class Raw(NamedTuple):
     """A filled buffer: where it belongs, how many rows are real, whether they lie end to end, and what they are.
 
     `rows` are where they were read, or their pieces; `patches` the ids of targets that lie elsewhere. `unmarked`: no
-    target lies elsewhere or does not count, and nobody asks where documents begin.
+    target lies elsewhere or does not count, and nobody asks where documents begin. `known`: the buffer's ids have been
+    looked at, and are of the vocabulary.
     """
 
     epoch: int
@@ -67,6 +68,7 @@ class Raw(NamedTuple):
     rows: Located | Prepared
     patches: NDArray[Any] | None = None
     unmarked: bool = False
+    known: bool = False
 
 
 def require_int32(ids: NDArray[Any], where: str) -> None:

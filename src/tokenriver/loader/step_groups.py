@@ -94,11 +94,12 @@ class StepGroups:
 
     def _rows(self, group: RowGroup, steps: Steps, rows: Located, *, together: bool) -> Iterator[tuple[Rows, Raw]]:
         a = self._assembly
-        full = together and len(rows.starts) == steps.n * a.batch_size
+        full = together and len(rows.starts) == steps.n * a.batch_size and not a.marks_documents
         end_to_end = rows.length > a.seq_len + 1
+        known = full and a.of_vocabulary(group.whole.flat)  # here, not when batches are taken: what waits is the taker
         for k, buffer in enumerate(group.steps[: steps.n]):
-            if full and not a.marks_documents:
-                yield buffer, Raw(steps.epoch, steps.step + k, a.batch_size, end_to_end, rows)
+            if full:
+                yield buffer, Raw(steps.epoch, steps.step + k, a.batch_size, end_to_end, rows, known=known)
             else:
                 item = steps.epoch, steps.step + k, rows.part(k, a.batch_size)
                 yield buffer, a.checked(buffer, item) if together else a.fill(buffer, item)
@@ -106,10 +107,11 @@ class StepGroups:
     def _pieces(self, group: RowGroup, steps: Steps, rows: Pieces, *, together: bool) -> Iterator[tuple[Rows, Raw]]:
         a, (pieces, first, stop) = self._assembly, rows
         right = together and a.begin_right(group.whole, pieces.first_ids.of(first, stop) - first * pieces.step_ids)
+        known = right and a.of_vocabulary(group.whole.flat)
         for k, buffer in enumerate(group.steps[: steps.n]):
             own = pieces.step(first + k)
             if right and pieces.unmarked[first + k]:
-                yield buffer, Raw(steps.epoch, steps.step + k, a.batch_size, False, own, unmarked=True)
+                yield buffer, Raw(steps.epoch, steps.step + k, a.batch_size, False, own, unmarked=True, known=known)
             elif right:
                 yield buffer, a.patched(steps.epoch, steps.step + k, own)
             else:
