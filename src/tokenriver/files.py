@@ -33,6 +33,7 @@ __all__ = [
     "part_of",
     "refuse_what_is_no_file",
     "remove_file",
+    "require_folder_for",
     "sha256_file",
     "sole_writer",
     "write_all",
@@ -171,6 +172,13 @@ def _at_its_place(error: OSError, path: Path) -> OSError:
     if isinstance(error, NotADirectoryError) and (found := no_folder(path.parent)) is not None:
         return NotADirectoryError(errno.ENOTDIR, f"{found} is no folder to write it in", str(path))
     return type(error)(error.errno, error.strerror, str(path))
+
+
+def require_folder_for(path: Path) -> None:
+    """OSError where a file could not be written for want of its folder: to be asked before the work, not after it."""
+    if not is_remote(path) and not path.parent.is_dir():
+        missing = FileNotFoundError if not path.parent.exists() else NotADirectoryError
+        raise _at_its_place(missing(errno.ENOENT, "no folder"), path)
 
 
 def open_binary(path: Path, *, ahead: bool = True) -> RawIOBase:

@@ -104,6 +104,7 @@ def told(capsys: pytest.CaptureFixture[str], code: int, *words: str) -> str:
         ("recipe hellaswag --text-field x --input docs.jsonl", 2, "--text-field is for data sets"),
         ("recipe tinyshakespeare --shard-tokens 0 --tokenizer byte --input docs.jsonl", 2, "--shard-tokens is 0"),
         ("eval make piqa docs.jsonl --tokenizer byte --out x --backend fastest", 2, "choose fast or reference"),
+        ("eval make piqa docs.jsonl --tokenizer byte --out none/x", 1, "none/x: there is no folder none"),
         ("golf export --docs docs.jsonl --tokenizer-config x --output-root y --tokenizer-train-docs 0", 2, "1 or more"),
         ("golf fetch --root y --remote-root ../x", 2, "may not lead out"),
         ("recipe tinyshakespeare --max-tokens 0 --input docs.jsonl", 2, "--max-tokens is 0"),

@@ -71,6 +71,10 @@ def test_a_build_record_beside_golf_shards_is_followed(tmp_path: Path) -> None:
     shard(tmp_path / "fineweb_train_000001.bin")
     assert len(found(tmp_path)) == 2
     assert "manifest=-" in str(resolve(tmp_path, split="train").fingerprint())
+    record = {"files": files, "tokenizer": {"separator_id": 0, "separator_position": "between"}}
+    (tmp_path / "fineweb_BUILD.json").write_text(json.dumps(record))
+    with pytest.raises(FormatError, match=r"fineweb_BUILD\.json: separator_position is 'between', neither before nor"):
+        found(tmp_path)
 
 
 def test_what_is_no_data_set_says_why(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from tokenriver.evals.encode import Boundary, encode_questions
 from tokenriver.evals.sources import Located, read_task
 from tokenriver.evals.tasks import BadRecordError, Question, Rendering
 from tokenriver.evals.write import choose_version, render_eval_file
-from tokenriver.files import atomic_write, is_same_file
+from tokenriver.files import atomic_write, is_same_file, require_folder_for
 from tokenriver.storage.paths import is_unicode, to_output, to_path
 
 if TYPE_CHECKING:
@@ -101,11 +101,13 @@ def make_eval_file(
 
 
 def _check_out(out: Path, source: Path) -> None:
-    """UsageError for a name that no record can hold, and where the source itself would be replaced."""
+    """UsageError for a name that no record can hold, and where the source itself would be replaced; OSError where there
+    is no folder for it."""
     if not is_unicode(out.name):
         raise UsageError(f"{out}: the name is not UTF-8, so no record can hold it; choose another")
     if any(is_same_file(source, written) for written in (out, record_path(out))):
         raise UsageError(f"{source}: would be replaced by what is made of it; name another file with --out")
+    require_folder_for(out)
 
 
 def _questions(located: Any, skipped: Counter[str], on_bad_record: str) -> tuple[list[str], list[Question]]:

@@ -128,12 +128,14 @@ def other_count(path: object, n_tokens: int, listed: int, where: str) -> Integri
     )
 
 
-def tokenizer_of(manifest: dict[str, Any]) -> tuple[str | None, int | None, str]:
+def tokenizer_of(manifest: dict[str, Any], where: object) -> tuple[str | None, int | None, str]:
     """Tokenizer (id and start of its SHA-256), separator and its position, from a manifest or a build record."""
     record = manifest.get("tokenizer")
     if isinstance(record, dict):
         name, digest, separator_id = record.get("tokenizer_id"), record.get("sha256"), record.get("separator_id")
-        position = str(record.get("separator_position", "before"))
+        position = record.get("separator_position", "before")
+        if position not in ("before", "after"):
+            raise FormatError(f"{where}: separator_position is {position!r}, neither before nor after")
     else:
         name, digest, separator_id = (manifest.get(k) for k in ("tokenizer_id", "tokenizer_sha256", "doc_sep_id"))
         position = "before"

@@ -162,7 +162,7 @@ def _from_manifest(
         origin = replace(origin, key=_key(objects, _told(objects, seen, names, manifest=digest)))
         shards = _sampled(origin, {n: {"size": sizes[n]} for n in names}, names, hashes=hashes)
         check_counts(shards, chosen, where)
-    tokenizer, separator_id, position = tokenizer_of(manifest)
+    tokenizer, separator_id, position = tokenizer_of(manifest, where)
     return ShardSource(
         split,
         tuple(shards),

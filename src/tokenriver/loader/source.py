@@ -189,7 +189,7 @@ def _from_manifest(path: Path, *, split: str) -> ShardSource:
     shards = read_shard_files(paths, [file.get("sha256") for file in chosen])
     check_counts(shards, chosen, path.name)
     is_manifest = path.name == MANIFEST
-    tokenizer, separator_id, position = tokenizer_of(manifest)
+    tokenizer, separator_id, position = tokenizer_of(manifest, path)
     return ShardSource(
         split,
         tuple(shards),
