@@ -414,6 +414,7 @@ def test_all_shards_stay_open_where_the_process_may_have_four_times_as_many(
 @pytest.mark.parametrize("order", ["shuffled", "sequential"])
 def test_hundreds_of_shards_are_read_together(data_set: DataSet, monkeypatch: pytest.MonkeyPatch, order: str) -> None:
     monkeypatch.setattr(resource, "getrlimit", lambda _which: (4096, 4096))
+    monkeypatch.setattr(open_shards, "_CHECK_EVERY", 60.0)  # at a look, shards not used lately leave the table
     source = data_set([8000] * 300, variants=["uint32"])
     words: dict[str, Any] = {"batch_size": 16, "seq_len": 16, "order": order}
     reference = TrainLoader(source, **words, prefetch=0)
