@@ -64,7 +64,7 @@ def test_rows_that_do_not_fit_can_be_left_out(here: Path, capsys: pytest.Capture
     assert main(run) == 2
     assert "example 0: its longest row has 28 ids" in capsys.readouterr().err
     assert main([*run, "--too-long", "skip"]) == 0
-    assert capsys.readouterr().out.endswith("1 examples left out: longer than 20 ids\n")
+    assert capsys.readouterr().out.endswith("1 example left out: longer than 20 ids\n")
     del here
 
 

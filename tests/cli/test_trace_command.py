@@ -154,7 +154,7 @@ def test_a_saved_state_gives_the_settings_and_text_is_decoded(
     words = [str(tmp_path), "--step", "1", "--state", str(tmp_path / "state.json"), "--tokenizer", "byte"]
     assert main(["trace", *words]) == 0
     out = capsys.readouterr().out.splitlines()
-    assert out[0] == "epoch 0, step 1 of 5: 1 rows, sequential"
+    assert out[0] == "epoch 0, step 1 of 5: 1 row, sequential"
     assert out[1] == "rank 0 row 0: sequence 1, tokens 40:81 of train"
     assert out[2] == "  t_train.bin 40:81"
     assert out[3][4:] == text[40:81].decode().replace("\x1b", "\\x1b")

@@ -33,7 +33,7 @@ def test_every_finding_is_a_line_and_the_exit_code_is_1(tmp_path: Path, capsys: 
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == f"{directory / 'train-00001.bin'}: missing: _MANIFEST.json lists it"
     assert lines[1].startswith(f"{directory / 'val-00000.bin'}: an empty file")
-    assert lines[2].startswith("2 findings: 1 shards, ")
+    assert lines[2].startswith("2 findings: 1 shard, ")
 
 
 def test_json_names_the_same_findings(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

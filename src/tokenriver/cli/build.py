@@ -23,7 +23,7 @@ from tokenriver.cli.options import (
     unescaped,
 )
 from tokenriver.cli.stopping import going_on, how_to_go_on
-from tokenriver.cli.summaries import counted, print_json
+from tokenriver.cli.summaries import counted, plural, print_json
 from tokenriver.files import human_bytes
 
 if TYPE_CHECKING:
@@ -139,8 +139,8 @@ def print_summary(summary: BuildSummary, *, has_split: bool = True) -> None:
             continue
         last = f", the last with {files[-1].n_tokens:,} (expected)" if len(files) > 1 else ""
         print(
-            f"{split:<6}{summary.documents_by_split[split]:,} documents, "
-            f"{summary.tokens_by_split[split]:,} tokens in {len(files)} shards{last}"
+            f"{split:<6}{plural(summary.documents_by_split[split], 'document')}, "
+            f"{plural(summary.tokens_by_split[split], 'token')} in {plural(len(files), 'shard')}{last}"
         )
     rate = summary.text_bytes / summary.tokens if summary.tokens else 0
     print(
@@ -164,7 +164,7 @@ def _notes(summary: BuildSummary, *, has_split: bool) -> list[str]:
         notes.append(f"skipped: {counted(summary.skipped)}")
     if summary.reference_documents:
         share = summary.reference_documents / summary.documents
-        notes.append(f"{summary.reference_documents:,} documents ({share:.2%}) took the reference encoder")
+        notes.append(f"{plural(summary.reference_documents, 'document')} ({share:.2%}) took the reference encoder")
     if summary.special_texts:
         notes.append(f"{summary.special_texts:,} texts spell a special token; they are ordinary text")
     if summary.lossless < summary.sampled:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from tokenriver.cli.summaries import plural
 from tokenriver.errors import UsageError
 from tokenriver.files import human_bytes
 
@@ -54,7 +55,7 @@ def cache_command(
         for path in damaged:
             print(f"{path}: not what was fetched; removed")
         if prune:
-            print(f"removed {files:,} files, {human_bytes(size)}")
+            print(f"removed {plural(files, 'file')}, {human_bytes(size)}")
         _print_table(folder)
     if damaged:
         raise typer.Exit(1)

@@ -21,7 +21,7 @@ from tokenriver.cli.options import (
     unescaped,
 )
 from tokenriver.cli.stopping import going_on, how_to_go_on
-from tokenriver.cli.summaries import counted, print_json
+from tokenriver.cli.summaries import counted, plural, print_json
 from tokenriver.files import human_bytes
 
 if TYPE_CHECKING:
@@ -86,7 +86,9 @@ def corpus_command(
 
 def _print_summary(summary: CorpusSummary) -> None:
     sides = counted(summary.manifest.documents)
-    print(f"{sides} documents, {human_bytes(summary.text_bytes)} of text in {len(summary.manifest.files)} files")
+    print(
+        f"{sides} documents, {human_bytes(summary.text_bytes)} of text in {plural(len(summary.manifest.files), 'file')}"
+    )
     if summary.skipped:
         print("left out: " + counted(dict(sorted(summary.skipped.items()))))
     print(f"wrote {summary.path}" + (" (went on with an unfinished corpus)" if summary.resumed else ""))

@@ -9,7 +9,7 @@ import typer
 from tokenriver.cli.messages import hub_messages
 from tokenriver.cli.options import AS_JSON, CONNECTIONS, QUIET, REVISION
 from tokenriver.cli.stopping import going_on
-from tokenriver.cli.summaries import print_json
+from tokenriver.cli.summaries import plural, print_json
 from tokenriver.files import human_bytes
 
 __all__ = ["download_command"]
@@ -58,8 +58,8 @@ def download_command(
         print_json(summary)
     elif not quiet:
         print(
-            f"{len(summary.files)} shards, {summary.n_tokens:,} tokens, {human_bytes(summary.n_bytes)}; "
-            f"{summary.fetched} files fetched, every one checked"
+            f"{plural(len(summary.files), 'shard')}, {plural(summary.n_tokens, 'token')}, "
+            f"{human_bytes(summary.n_bytes)}; {plural(summary.fetched, 'file')} fetched, every one checked"
         )
         for directory in summary.directories:
             print(f"wrote {directory}")

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, cast
 import typer
 
 from tokenriver.cli.options import AS_JSON, BACKEND, ON_BAD_RECORD, QUIET, TOKENIZER
-from tokenriver.cli.summaries import ascii_controls, counted
+from tokenriver.cli.summaries import ascii_controls, counted, plural
 from tokenriver.errors import TokenRiverError, UsageError
 
 if TYPE_CHECKING:
@@ -91,7 +91,7 @@ def make_command(
 
 
 def _print_summary(summary: EvalSummary) -> None:
-    print(f"{summary.examples:,} examples, {summary.tokens:,} ids, version {summary.version} in {summary.path}")
+    print(f"{plural(summary.examples, 'example')}, {summary.tokens:,} ids, version {summary.version} in {summary.path}")
     if summary.skipped:
         print("skipped: " + counted(summary.skipped))
     if summary.notes.get("not_lossless"):
@@ -201,7 +201,7 @@ def run_command(
         return
     print(scores.table())
     if n_left_out:
-        print(f"{n_left_out:,} examples left out: longer than {seq_len:,} ids")
+        print(f"{plural(n_left_out, 'example')} left out: longer than {seq_len:,} ids")
 
 
 def load_model(words: str) -> Callable[..., Any]:

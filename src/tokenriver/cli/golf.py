@@ -24,7 +24,7 @@ from tokenriver.cli.options import (
     TEXT_FIELD,
 )
 from tokenriver.cli.stopping import at_once, going_on, how_to_go_on
-from tokenriver.cli.summaries import counted, print_json
+from tokenriver.cli.summaries import counted, plural, print_json
 from tokenriver.errors import UsageError
 from tokenriver.files import human_bytes
 from tokenriver.storage.paths import to_path
@@ -75,7 +75,7 @@ def fetch_command(
             for name, problem in found.problems.items():
                 print(f"{name}: {problem}")
             if not quiet:
-                print(f"{found.checked} files asked for, {len(found.problems)} cannot be had")
+                print(f"{plural(found.checked, 'file')} asked for, {len(found.problems)} cannot be had")
         if not found.ok:
             raise typer.Exit(1)
         return
@@ -97,7 +97,8 @@ def fetch_command(
     elif not quiet:
         print(
             f"{done.dataset}: {done.val_tokens:,} val and {done.train_tokens:,} train tokens, "
-            f"{human_bytes(done.n_bytes)} in {len(done.files)} files; {done.fetched} fetched, every one checked"
+            f"{human_bytes(done.n_bytes)} in {plural(len(done.files), 'file')}; "
+            f"{done.fetched} fetched, every one checked"
         )
         print(f"wrote {done.root}")
 
@@ -250,8 +251,8 @@ def _print_exported(done: GolfExported) -> None:
     for name, stats in done.datasets.items():
         kept = " (was there)" if name in done.kept else ""
         print(
-            f"{name}: {stats['tokens_val']:,} val tokens in {stats['files_val']} files, "
-            f"{stats['tokens_train']:,} train tokens in {stats['files_train']} files{kept}"
+            f"{name}: {stats['tokens_val']:,} val tokens in {plural(stats['files_val'], 'file')}, "
+            f"{stats['tokens_train']:,} train tokens in {plural(stats['files_train'], 'file')}{kept}"
         )
     for note in done.notes:
         print(note)

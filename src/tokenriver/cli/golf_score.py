@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from tokenriver.cli.options import AS_JSON
+from tokenriver.cli.summaries import plural
 from tokenriver.errors import UsageError
 
 __all__ = ["score_command"]
@@ -59,7 +60,7 @@ def score_command(
         print_json(score)
     elif rank == 0:
         print(f"val_loss {score.val_loss:.8f}\nval_bpb {score.val_bpb:.8f}")
-        print(f"{score.targets:,} targets, {score.n_bytes:,} bytes, {world_size} ranks")
+        print(f"{score.targets:,} targets, {score.n_bytes:,} bytes, {plural(world_size, 'rank')}")
 
 
 def _join_ranks(device: str | None) -> tuple[int, int]:

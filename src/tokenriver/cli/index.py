@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from tokenriver.cli.options import AS_JSON
+from tokenriver.cli.summaries import plural
 from tokenriver.errors import UsageError
 
 if TYPE_CHECKING:
@@ -60,7 +61,8 @@ def index_command(
         files = [{"path": str(f.path), "documents": f.n_docs, "tokens": f.n_tokens} for f in facts]
         print(json.dumps({"files": files, "seconds": round(seconds, 3)}, indent=2))
         return
-    print(f"{len(facts):,} indexes: {documents:,} documents in {tokens:,} tokens, {seconds:.2f} s")
+    made = plural(len(facts), "index", "indexes")
+    print(f"{made}: {plural(documents, 'document')} in {plural(tokens, 'token')}, {seconds:.2f} s")
 
 
 def _separators(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from tokenriver.cli.summaries import plural
 from tokenriver.errors import UsageError
 from tokenriver.files import human_bytes
 from tokenriver.storage.paths import is_remote, shown, to_path
@@ -137,9 +138,9 @@ def _print_facts(facts: dict[str, Any]) -> None:
     vocabulary = f"{facts['vocab_size']:,}" if facts["vocab_size"] else "not recorded"
     print(facts["path"])
     print(f"  {facts['variant']} · {human_bytes(facts['bytes'])} · vocabulary {vocabulary}")
-    line = f"  {facts['n_tokens']:,} tokens"
+    line = f"  {plural(facts['n_tokens'], 'token')}"
     if facts["documents"] is not None:
-        line += f" · {facts['documents']:,} documents (separator {facts['separator_id']})"
+        line += f" · {plural(facts['documents'], 'document')} (separator {facts['separator_id']})"
     print(line)
 
 

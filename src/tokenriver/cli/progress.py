@@ -9,6 +9,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, TextIO
 
+from tokenriver.cli.summaries import plural
 from tokenriver.files import human_bytes
 
 if TYPE_CHECKING:
@@ -131,9 +132,9 @@ class Progress:
         done, documents, tokens = self._now
         parts = [human_bytes(done)]
         if documents:
-            parts.append(f"{documents:,} documents")
+            parts.append(plural(documents, "document"))
         if tokens:
-            parts.append(f"{tokens:,} tokens")
+            parts.append(plural(tokens, "token"))
         spent = self._clock() - self._start
         parts.append(f"{done / 1e6 / spent:.1f} MB/s" if spent > 0 else "- MB/s")
         return " · ".join(parts)

@@ -9,7 +9,7 @@ import typer
 
 from tokenriver.cli.messages import hub_messages
 from tokenriver.cli.options import AS_JSON, QUIET
-from tokenriver.cli.summaries import print_json
+from tokenriver.cli.summaries import plural, print_json
 from tokenriver.files import human_bytes
 
 __all__ = ["publish_command"]
@@ -49,6 +49,6 @@ def publish_command(
     for name in summary.removed:
         print(f"removed {name}: its manifest no longer lists it")
     verb = "would send" if dry_run else "sent"
-    print(f"{verb} {len(summary.files)} files, {human_bytes(summary.n_bytes)}, and the card to {repo}")
+    print(f"{verb} {plural(len(summary.files), 'file')}, {human_bytes(summary.n_bytes)}, and the card to {repo}")
     if summary.url is not None:
         print(f"published {summary.url}")

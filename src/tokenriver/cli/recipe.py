@@ -10,7 +10,7 @@ import typer
 from tokenriver.cli.messages import hub_messages
 from tokenriver.cli.options import BACKEND, ON_BAD_RECORD, QUIET
 from tokenriver.cli.stopping import going_on
-from tokenriver.cli.summaries import print_json
+from tokenriver.cli.summaries import plural, print_json
 
 if TYPE_CHECKING:
     from tokenriver.building.summary import BuildSummary
@@ -149,5 +149,5 @@ def _print_one(summary: BuildSummary | EvalSummary) -> None:
     if isinstance(summary, BuildSummary):
         print_summary(summary, has_split=False)
         return
-    print(f"{summary.examples:,} examples, {summary.tokens:,} ids, version {summary.version}")
+    print(f"{plural(summary.examples, 'example')}, {summary.tokens:,} ids, version {summary.version}")
     print(f"wrote {summary.path} and {summary.record.name}")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["ascii_controls", "counted", "print_json"]
+__all__ = ["ascii_controls", "counted", "plural", "print_json"]
 
 
 def print_json(summary: Any) -> None:
@@ -15,6 +15,11 @@ def print_json(summary: Any) -> None:
     import msgspec
 
     print(msgspec.json.format(msgspec.json.encode(msgspec.to_builtins(summary, enc_hook=str)), indent=2).decode())
+
+
+def plural(n: int, noun: str, nouns: str | None = None) -> str:
+    """ "1 shard", "1,000 shards"; `nouns` where an s is not enough."""
+    return f"{n:,} {noun if n == 1 else nouns or noun + 's'}"
 
 
 def counted(counts: Mapping[str, int]) -> str:

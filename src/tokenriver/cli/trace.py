@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from tokenriver.cli.summaries import ascii_controls
+from tokenriver.cli.summaries import ascii_controls, plural
 from tokenriver.errors import ResumeError, UsageError
 from tokenriver.storage.paths import to_path
 
@@ -106,7 +106,9 @@ def trace_command(
         print(json.dumps(_as_facts(loader, step, epoch, rows, coder), indent=2, ensure_ascii=False))
         return
     epoch, step = loader.settle(epoch, step)
-    print(f"epoch {epoch}, step {step} of {loader.plan.steps(epoch):,}: {len(rows)} rows, {settings['order']}")
+    print(
+        f"epoch {epoch}, step {step} of {loader.plan.steps(epoch):,}: {plural(len(rows), 'row')}, {settings['order']}"
+    )
     for found in rows:
         _print_row(found, settings["split"], coder)
 

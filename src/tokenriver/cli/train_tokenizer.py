@@ -19,6 +19,7 @@ from tokenriver.cli.options import (
     unescaped,
 )
 from tokenriver.cli.stopping import at_once
+from tokenriver.cli.summaries import plural
 from tokenriver.errors import CorpusError
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ def _texts(
     if documents == 0:
         raise CorpusError(f"no documents to train on in {len(sources)} files; skipped: {_listed(skipped) or 'nothing'}")
     if not quiet:
-        typer.echo(f"training on {documents:,} documents …", err=True)
+        typer.echo(f"training on {plural(documents, 'document')} …", err=True)
 
 
 def _listed(counts: Counter[str]) -> str:
@@ -120,7 +121,8 @@ def _listed(counts: Counter[str]) -> str:
 
 
 def _print_summary(trained: TrainedTokenizer, skipped: Counter[str], seconds: float) -> None:
-    print(f"wrote {trained.path}: {trained.vocab_size:,} ids from {trained.n_texts:,} documents in {seconds:.1f} s")
+    texts = plural(trained.n_texts, "document")
+    print(f"wrote {trained.path}: {trained.vocab_size:,} ids from {texts} in {seconds:.1f} s")
     if skipped:
         print(f"skipped: {_listed(skipped)}")
     if trained.n_empty:

@@ -8,6 +8,7 @@ import time
 from typing import TYPE_CHECKING, TextIO
 
 from tokenriver.cli.progress import LINE_SECONDS
+from tokenriver.cli.summaries import plural
 from tokenriver.files import human_bytes
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ class Transfers:
         elif kind is None and not self._quiet and self._files:
             spent = max(self._clock() - self._start, 1e-9)
             done = sum(n for n, _ in self._files.values())
-            files = f"{len(self._files)} files" if len(self._files) > 1 else "1 file"
+            files = plural(len(self._files), "file")
             line = f"fetching: 100 % · {files} · {human_bytes(done)} · {done / 1e6 / spent:.1f} MB/s"
             print(line, file=self._stream, flush=True)
 

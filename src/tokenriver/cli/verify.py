@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from tokenriver.cli.summaries import plural
 from tokenriver.files import human_bytes
 from tokenriver.storage.paths import shown
 
@@ -51,10 +52,10 @@ def verify_command(
         for finding in report.findings:
             print(f"{shown(finding.path)}: {finding.problem}")
         n = len(report.findings)
-        verdict = f"{n:,} finding{'s' if n > 1 else ''}" if n else "all good"
+        verdict = plural(n, "finding") if n else "all good"
         if not quiet:
             print(
-                f"{verdict}: {report.files_checked:,} shards, {report.tokens:,} tokens, "
+                f"{verdict}: {plural(report.files_checked, 'shard')}, {plural(report.tokens, 'token')}, "
                 f"{human_bytes(report.bytes)} in {seconds:.1f} s"
             )
     if report.findings:
