@@ -97,10 +97,8 @@ def explained(error: Exception, url: str, offset: int | None = None) -> OSError:
         return PermissionError(
             errno.EACCES, f"the store refuses access ({said}); check the credentials and what they allow", where
         )
-    if (
-        getattr(error, "errno", None) == errno.ENOSYS
-    ):  # a server without ranges (cache/objects.py), which says what to do
-        return StorageError(said, where)
+    if getattr(error, "errno", None) == errno.ENOSYS:
+        return StorageError(said, where)  # a server without ranges (cache/objects.py): it says what to do
     name = type(error).__name__
     if "Credential" in name or "Token" in name or "credential" in said.lower():
         return PermissionError(
