@@ -539,11 +539,12 @@ def web_recipe(folder, url, *names):
 
 
 @pytest.mark.parametrize("source", ["hub", "web", "eval"])
-def test_nothing_is_fetched_for_what_is_finished_already(hub, tmp_path, source):
+def test_nothing_is_fetched_for_what_is_finished_already(hub, tmp_path, request, source):
     fineweb(hub, n_files=1)
     hub.add("w/f", {"a.jsonl": jsonl(rows(30))})
     name = "fineweb" if source == "hub" else web_recipe(tmp_path, f"{hub.url}/datasets/w/f/resolve/main", "a.jsonl")
     if source == "eval":
+        request.getfixturevalue("shared")  # real questions
         name = publish(hub, "piqa", tmp_path)
     words = {} if source == "eval" else {"layout": "tokens"}
     run(name, tmp_path / "out", **words)
