@@ -12,6 +12,7 @@ import pytest
 
 from tokenriver.corpus import density, parquet
 from tokenriver.corpus import documents as reading
+from tokenriver.corpus.blocks import Segment
 from tokenriver.corpus.documents import find_sources, parse_block, read_blocks
 from tokenriver.corpus.sources import SourceOptions
 from tokenriver.errors import CorpusError
@@ -75,3 +76,13 @@ def test_a_bad_line_of_standard_input_keeps_its_number(monkeypatch: pytest.Monke
     assert len(blocks) > 10
     with pytest.raises(CorpusError, match=":701 "):
         [parse_block(raw, SourceOptions()) for raw in blocks]
+
+
+def test_a_long_document_before_a_few_short_ones_is_not_taken_for_many(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'{"text":"' + b"x" * 8_000_000 + b'"}\n' + b'{"text":"a"}\n' * 9_000)
+    (source,) = find_sources([path])
+    payload = path.read_bytes()
+    (only,) = density.cut_dense(Segment(0, source, 0, len(payload), payload), SourceOptions())
+    assert only[0].payload is payload
+    assert only[1] == 9_001

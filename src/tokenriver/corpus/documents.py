@@ -29,7 +29,7 @@ from tokenriver.corpus.blocks import (
     drop_empty,
     join_documents,
 )
-from tokenriver.corpus.density import MOST_RECORDS, about_records, cut_dense
+from tokenriver.corpus.density import MOST_RECORDS, cut_dense
 from tokenriver.corpus.finding import find_sources
 from tokenriver.corpus.jsonl import cut_jsonl, parse_jsonl, record_fields
 from tokenriver.corpus.parquet import cut_parquet, parquet_columns, parquet_parts, whole_documents
@@ -169,8 +169,7 @@ class _Gathered:
 
     def add(self, segment: Segment, *, share: int) -> Iterator[RawBlock]:
         """Add a segment; the blocks that are ready, one that is filled to 1/share among them."""
-        for run in cut_dense(segment, self._options):
-            n = about_records(run, self._options)
+        for run, n in cut_dense(segment, self._options):
             if self._n_bytes + run.n_bytes > self._block_bytes or self._n_records + n > MOST_RECORDS:
                 yield from self.take()
             self._segments.append(run)
